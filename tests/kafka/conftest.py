@@ -19,8 +19,6 @@ from tests.support.kafka.objects import SECRET, served_objects
 from tests.support.kafka.properties import BEHIND
 from tests.support.kafka.quotas import SCRAM, remove_quotas
 from tests.support.kafka.redirected import Inside
-from tests.support.kafka.sasl_differential.comparison import kafka_world
-from tests.support.kafka.sasl_differential.transcript import USERS, World
 from tests.support.kafka.upstream import add_proxys_users, sasl_cluster
 from tests.support.processes import Namespace, free_ports, wired
 from tests.support.proxy_process import ProxyProcess, Serve, gateway_config, sidecar_config
@@ -94,12 +92,6 @@ def kafka(jwks: Path) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="session")
-def kafka_programs_world(kafka: KafkaCluster, issuer: Issuer) -> World:
-    """Kafka's own SASL listeners, ready for the programs."""
-    return kafka_world(kafka, issuer)
-
-
-@pytest.fixture(scope="session")
 def sasl_kafka_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory with `ca.pem`, which signed the certificate of `sasl_kafka`."""
     return tmp_path_factory.mktemp("sasl-kafka")
@@ -139,30 +131,6 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
         yield start
 
 
-def add_users_of_programs(process: ProxyProcess) -> None:
-    for name, password, mechanism in USERS:
-        process.add_user(name, password, mechanism)
-
-
-@pytest.fixture(scope="session")
-def proxied(
-    kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProxyProcess]:
-    """The proxy beside the one node, with the users of the programs."""
-    directory = tmp_path_factory.mktemp("proxy")
-    process = ProxyProcess(sidecar_config(str(kafka.address()), jwks), directory)
-    add_users_of_programs(process)
-    with process:
-        yield process
-
-
-@pytest.fixture(scope="session")
-def proxied_world(proxied: ProxyProcess, issuer: Issuer, kafka_programs_world: World) -> World:
-    """The proxy's listeners under the names of Kafka's, on the same broker and topic."""
-    assert proxied.addresses().keys() == kafka_programs_world.addresses.keys()
-    return World(addresses=proxied.addresses(), issuer=issuer)
-
-
 @pytest.fixture
 def topic(kafka: KafkaCluster) -> str:
     """A topic of this test alone."""
@@ -198,15 +166,8 @@ def gateway(
     config = gateway_config(str(kafka.address()), jwks) | {"workers": 2}
     process = ProxyProcess(config, tmp_path_factory.mktemp("gateway"))
     add_users(process)
-    add_users_of_programs(process)
     with process:
         yield process
-
-
-@pytest.fixture(scope="session")
-def gateway_world(gateway: ProxyProcess, issuer: Issuer) -> World:
-    """The same listeners, reached through a gateway of two workers."""
-    return World(addresses=gateway.addresses(), issuer=issuer)
 
 
 @pytest.fixture(params=["sidecar", "gateway"])

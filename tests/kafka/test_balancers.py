@@ -119,9 +119,8 @@ def carol(issuer: Issuer, files: Path) -> SslUser:
     return SslUser(name="carol", mechanism="SCRAM-SHA-256", issuer=issuer, ca=files / "ca.pem")
 
 
-@pytest.fixture(params=["HAPROXY", "NGINX"])
-def bootstrap(request: pytest.FixtureRequest, ports: dict[str, int]) -> str:
-    return f"{BOOTSTRAP}:{ports[request.param]}"
+def at(ports: dict[str, int], balancer: str) -> str:
+    return f"{BOOTSTRAP}:{ports[balancer]}"
 
 
 @pytest.fixture
@@ -155,11 +154,11 @@ def test_librdkafka(
     proxy: ProxyProcess,
     files: Path,
     carol: SslUser,
-    bootstrap: str,
+    ports: dict[str, int],
     topic: str,
 ) -> None:
     """It writes to both brokers; its address is in the events, and not the balancer's."""
-    settings = repr(carol.confluent(bootstrap, client_id=topic))
+    settings = repr(carol.confluent(at(ports, "NGINX"), client_id=topic))
     run(files, [sys.executable, "-c", PRODUCE, settings, topic, str(PARTITIONS)])
     assert written(cluster, topic) == [1] * PARTITIONS
 
@@ -172,7 +171,12 @@ def test_librdkafka(
 
 
 def test_java(
-    cluster: KafkaCluster, files: Path, carol: SslUser, bootstrap: str, topic: str, tmp_path: Path
+    cluster: KafkaCluster,
+    files: Path,
+    carol: SslUser,
+    ports: dict[str, int],
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     class Named(SslUser):
         """Carol, who knows the names."""
@@ -183,13 +187,18 @@ def test_java(
             return replace(client, jvm_options=(*client.jvm_options, hosts))
 
     named = Named(name="carol", mechanism=carol.mechanism, issuer=carol.issuer, ca=carol.ca)
-    counts = java_traffic(named, bootstrap, topic, 1, tmp_path)
+    counts = java_traffic(named, at(ports, "HAPROXY"), topic, 1, tmp_path)
     assert all(counts)
     assert written(cluster, topic) == counts
 
 
 def test_franz_go(
-    cluster: KafkaCluster, files: Path, carol: SslUser, bootstrap: str, topic: str, tmp_path: Path
+    cluster: KafkaCluster,
+    files: Path,
+    carol: SslUser,
+    ports: dict[str, int],
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     login = {
         "Name": topic,
@@ -202,7 +211,7 @@ def test_franz_go(
     (tmp_path / "logins.json").write_text(json.dumps([login]))
     program = str(go.program("franz"))
     with ThreadPoolExecutor(1) as pool:
-        command = [program, bootstrap, str(until), str(tmp_path / "logins.json")]
+        command = [program, at(ports, "HAPROXY"), str(until), str(tmp_path / "logins.json")]
         running = pool.submit(run, files, command)
         try:
             wait_until(

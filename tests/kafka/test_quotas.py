@@ -4,23 +4,19 @@ Most tests use two workers, so that what is shared is; each has users or client 
 Only figures independent of the machine are compared with Kafka: a request's throttle time, and the
 bounds that the arithmetic of KIP-13, KIP-599 and KIP-612 sets to many."""
 
-import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka as confluent
-import confluent_kafka.admin as librdkafka
 import pytest
 
-from tests.support.kafka import java
 from tests.support.kafka.acl_differential.side import PASSWORD, log_in
 from tests.support.kafka.clients import User, password_of, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster
-from tests.support.kafka.java import Finished
 from tests.support.kafka.quotas import (
     CONNECTIONS,
     CONSUMER,
@@ -43,16 +39,12 @@ from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.usefixtures("no_quotas")]
 
-STATIC = 1_900
-
 
 @pytest.fixture(scope="module")
 def proxy(
     kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
-    static = {"quota.producer.default": STATIC}
-    directory = tmp_path_factory.mktemp("quotas")
-    with enforcing_quotas(kafka, jwks, directory, settings=static) as process:
+    with enforcing_quotas(kafka, jwks, tmp_path_factory.mktemp("quotas")) as process:
         yield process
 
 
@@ -63,82 +55,6 @@ def someone(kafka: KafkaCluster, proxy: ProxyProcess, issuer: Issuer) -> User:
     kafka.add_scram_user(name, password_of(name))
     proxy.add_user(name, password_of(name), SCRAM)
     return user(issuer, SCRAM, name)
-
-
-# --- the precedence table of KIP-55
-
-
-ROWS: list[Callable[[str, str], dict[str, str | None]]] = [
-    lambda user, client: {"user": user, "client_id": client},
-    lambda user, _: {"user": user, "client_id": None},
-    lambda user, _: {"user": user},
-    lambda _, client: {"user": None, "client_id": client},
-    lambda *_: {"user": None, "client_id": None},
-    lambda *_: {"user": None},
-    lambda _, client: {"client_id": client},
-    lambda *_: {"client_id": None},
-]
-
-
-@pytest.mark.parametrize("row", range(1, 10))
-def test_the_first_row_that_has_a_limit_applies(
-    proxy: ProxyProcess, someone: User, bootstrap: str, topic: str, row: int
-) -> None:
-    """All later rows have other limits, so the throttle time reveals which one applied."""
-    client_id = f"client-{row}"
-    limits = {number: 1_000 + 100 * number for number in range(row, 9)}
-    for number, limit in limits.items():
-        set_quota(proxy, PRODUCER, limit, **ROWS[number - 1](someone.name, client_id))
-    proxy.until_known()
-    reported = told_by_librdkafka(someone, bootstrap, topic, client_id, 40_000)
-    by_row = {number: 40_100 / limit for number, limit in (limits | {9: STATIC}).items()}
-    found = [
-        number for number, wait in by_row.items() if abs(wait - WINDOW_SECONDS - reported) <= 0.3
-    ]
-    assert found == [row], (reported, by_row)
-    explained = json.loads(
-        proxy.command(
-            "quotas",
-            "explain",
-            "--user",
-            someone.name,
-            "--client-id",
-            client_id,
-            "--output",
-            "json",
-        )
-    )
-    (producer,) = (one for one in explained if one["key"] == PRODUCER)
-    assert producer["limit"] == (limits | {9: STATIC})[row]
-
-
-# --- changes
-
-
-# --- metrics of client libraries
-
-
-def test_javas_metric_shows_it(
-    proxy: ProxyProcess, someone: User, bootstrap: str, topic: str, tmp_path: Path
-) -> None:
-    """One request exceeds the limit on its own."""
-    set_quota(proxy, PRODUCER, 5_000, user=someone.name)
-    proxy.until_known()
-    client = someone.java(tmp_path)
-    tool = "kafka-producer-perf-test"
-    together = ("batch.size=500000", "linger.ms=2000", f"bootstrap.servers={bootstrap}")
-    done = java.run_tool(
-        tool,
-        [
-            *("--topic", topic, "--num-records", "20", "--record-size", "10000"),
-            *("--throughput", "-1", "--print-metrics"),
-            *("--producer.config", str(client.properties)),
-            *("--producer-props", *together),
-        ],
-    )
-    assert done.exit_status == 0, done
-    (line,) = (one for one in done.stdout.splitlines() if "produce-throttle-time-max" in one)
-    assert float(line.rsplit(":", 1)[1]) > 10_000, line
 
 
 # --- throttle times compared with Kafka's
@@ -316,34 +232,3 @@ def test_is_kafkas(kafka: KafkaCluster, proxy: ProxyProcess, program: Any) -> No
             their_low, their_high = theirs.debt_since(kafkas[0])
             assert low <= their_high + 0.1, (ours, kafkas)
             assert their_low <= high + 0.1, (ours, kafkas)
-
-
-def test_tools_and_libraries_are_told(proxy: ProxyProcess, issuer: Issuer, tmp_path: Path) -> None:
-    """Java's tool reports the refusal; librdkafka's request is executed, and the next one waits."""
-    bootstrap = str(proxy.addresses()["LONG"])
-    proxy.add_user("dora", password_of("dora"), SCRAM)
-    set_quota(proxy, MUTATIONS, 0.01, user="carol")  # a debt of more than ten minutes
-    set_quota(proxy, MUTATIONS, RATE, user="dora")
-    proxy.until_known()
-    carol = user(issuer, SCRAM)
-    made = [f"tools-{uuid.uuid4()}" for _ in range(4)]
-
-    def create(name: str) -> Finished:
-        options = ("--create", "--topic", name, "--partitions", "7", "--replication-factor", "1")
-        return carol.java(tmp_path).run_tool("kafka-topics", bootstrap, *options)
-
-    first, second = create(made[0]), create(made[1])
-    assert first.exit_status == 0, first
-    assert second.exit_status != 0
-    assert "throttling quota has been exceeded" in second.stdout + second.stderr, second
-    admin = librdkafka.AdminClient(user(issuer, SCRAM, "dora").confluent(bootstrap))
-    began = time.monotonic()
-    for name in made[2:]:
-        topic = librdkafka.NewTopic(name, 15, 1)  # type: ignore[attr-defined] # it is there
-        admin.create_topics([topic])[name].result(DEADLINE_SECONDS)
-    # 15 partitions are 30 s, of which the bucket has 11
-    assert time.monotonic() - began > 30 - FULL_WITHIN_SECONDS - 0.5
-    assert proxy.metric("quota_mutations_total") >= 7 + 2 * 15
-    assert proxy.metric("quota_throttles_total", quota=MUTATIONS) >= 2
-    for name in ("carol", "dora"):
-        proxy.until_logged(f"user={name} is throttled")

@@ -1,10 +1,9 @@
-"""The proxy's login at brokers: every mechanism, over TLS, and refusals.
+"""The proxy's login at brokers: it works, also over TLS, or is refused.
 
 Clients are known to the proxy alone; the brokers know the proxy alone, and let nobody else do
 anything.
 """
 
-import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,7 +43,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 DEADLINE = 120.0
 PLAIN, SCRAM_256, SCRAM_512 = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"
 RECORDS = 100
-ATTEMPTS = 30
+ATTEMPTS = 10
 """Number of clients that are closed because the broker refuses the login."""
 MAX_LINES = 6
 """Lines of log on a lasting refusal, independent of `ATTEMPTS`."""
@@ -80,50 +79,30 @@ def assert_no_secret(text: str, config: dict[str, Any]) -> None:
         assert secret not in text
 
 
-# --- every mechanism
-
-
-def login(how: str, directory: Path, issuer: Issuer, endpoint: TokenEndpoint) -> Login:
-    match how:
-        case "token file":
-            return by_token_file(directory, issuer.mint("gate"))
-        case "client credentials":
-            return by_client_credentials(directory, endpoint)
-        case "command":
-            del (found := by_token_file(directory, issuer.mint("gate")))[TOKEN_URL]
-            command = ["/bin/cat", str(directory / "token")]
-            return found | {"sasl.login.provider": "command", "sasl.login.command": command}
-        case _:
-            return by_password(how, directory)
-
-
-@pytest.mark.parametrize(
-    "how", [PLAIN, SCRAM_256, SCRAM_512, "token file", "client credentials", "command"]
-)
-def test_clients_work_behind_every_mechanism(
+@pytest.mark.parametrize("how", [PLAIN, "client credentials"])
+def test_clients_work_behind_a_login(
     sasl_kafka: KafkaCluster,
     jwks: Path,
-    issuer: Issuer,
     endpoint: TokenEndpoint,
     carol: User,
     tmp_path: Path,
     how: str,
 ) -> None:
-    """Two libraries through a sidecar: administration, producing, transactions, a group."""
-    config = sidecar_of(sasl_kafka, BEHIND, jwks, login(how, tmp_path, issuer, endpoint))
+    """`test_upstream_sessions` has SCRAM."""
+    login = by_password(PLAIN, tmp_path)
+    if how != PLAIN:
+        login = by_client_credentials(tmp_path, endpoint)
+    config = sidecar_of(sasl_kafka, BEHIND, jwks, login)
     add_users(ProxyProcess(config, tmp_path))
     with serving(config, tmp_path) as proxy:
-        bootstrap = str(proxy.addresses()["LONG"])
-        confluent_round(carol, bootstrap)
-        if how == PLAIN:
-            java_round(carol, bootstrap, tmp_path)
+        confluent_round(carol, str(proxy.addresses()["LONG"]))
         assert proxy.readiness() == 200
         assert proxy.metric("connections_closed_total", reason="broker_login_failed") == 0
         assert "ERROR" not in proxy.log()
         (warning,) = (line for line in proxy.log().splitlines() if "WARNING" in line)
         assert "every client may do what brokers allow the proxy itself" in warning
     assert not endpoint.refused
-    if how == "client credentials":
+    if how != PLAIN:
         # All connections share a token until it is old.
         assert 1 <= len(endpoint.given) <= 3
 
@@ -137,30 +116,15 @@ def confluent_round(who: User, bootstrap: str) -> None:
     for value in sent:
         producer.produce(topic, value, partition=0)
     assert producer.flush(DEADLINE) == 0
-    transaction = confluent.Producer(who.confluent(bootstrap, transactional_id=topic))
-    transaction.init_transactions(DEADLINE)
-    transaction.begin_transaction()
-    transaction.produce(topic, b"aborted", partition=0)
-    transaction.abort_transaction(DEADLINE)
-    transaction.begin_transaction()
-    transaction.produce(topic, b"committed", partition=0)
-    transaction.commit_transaction(DEADLINE)
     settings = {"group_id": topic, "auto_offset_reset": "earliest"}
     consumer = confluent.Consumer(who.confluent(bootstrap, **settings))
     try:
         consumer.subscribe([topic])
-        read = consumer.consume(RECORDS + 1, timeout=DEADLINE)
-        assert [message.value() for message in read] == [*sent, b"committed"]
+        read = consumer.consume(RECORDS, timeout=DEADLINE)
+        assert [message.value() for message in read] == sent
         consumer.commit(asynchronous=False)
     finally:
         consumer.close()
-
-
-def java_round(who: User, bootstrap: str, directory: Path) -> None:
-    done = who.java(directory).run("RoundTrip", bootstrap, f"java-{uuid.uuid4()}", "100")
-    assert done.exit_status == 0, done.stderr
-    steps = {event["step"]: event for event in map(json.loads, done.stdout.splitlines())}
-    assert steps["group"]["in_order"]
 
 
 def brokers_seen(proxy: ProxyProcess, issuer: Issuer) -> list[int] | None:
@@ -184,30 +148,15 @@ def seen(actor: Actor) -> list[int] | None:
 
 Refused = Callable[[Path, Issuer], Login]
 _REFUSED: dict[str, tuple[str, Refused, str]] = {
-    "wrong password of PLAIN": (
-        BEHIND,
-        lambda path, _: by_password(PLAIN, path, password=WRONG_PASSWORD),
-        "Authentication failed: Invalid username or password",
-    ),
     "wrong password of SCRAM": (
         BEHIND,
         lambda path, _: by_password(SCRAM_512, path, password=WRONG_PASSWORD),
-        "invalid credentials",
-    ),
-    "unknown user": (
-        BEHIND,
-        lambda path, _: by_password(SCRAM_256, path, name="nobody"),
         "invalid credentials",
     ),
     "mechanism that is not offered": (
         LITTLE,
         lambda path, _: by_password(PLAIN, path),
         "PLAIN is refused; offered: ",
-    ),
-    "expired token": (
-        BEHIND,
-        lambda path, issuer: by_token_file(path, issuer.mint("gate", -600)),
-        "token",
     ),
     "token signed by another key": (
         BEHIND,
@@ -248,15 +197,12 @@ def test_refusal_is_told_and_closes_clients(
         assert proxy.readiness() == 503
 
 
-@pytest.mark.parametrize("routing", ["sidecar", "gateway"])
 def test_proxy_without_a_login_where_one_is_wanted(
-    sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path, routing: str
+    sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
     """Without a login such a broker only answers ApiVersions."""
     upstream = str(sasl_kafka.address(listener=BEHIND))
-    config = sidecar_of(sasl_kafka, BEHIND, jwks, {})
-    if routing == "gateway":
-        config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000})
+    config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000})
     with serving(config, tmp_path) as proxy:
         assert proxy.readiness() == 503
         (reported,) = proxy.reasons()

@@ -7,14 +7,12 @@ import atexit
 import base64
 import secrets
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +21,7 @@ from tests.support.kafka import java, properties
 from tests.support.kafka.properties import BEHIND, CONTROLLER, PLAINTEXT
 from tests.support.kafka.scram_client import salted_password
 from tests.support.kafka.wire_client import Address, ask, metadata_fields
-from tests.support.processes import free_ports, is_stopped
+from tests.support.processes import free_ports
 
 #: `connections.max.reauth.ms` of each SASL listener, by the listener's name.
 SASL_LISTENERS: Mapping[str, int] = {"LONG": 3_600_000, "SHORT": 2_000, "NEVER": 0}
@@ -145,17 +143,6 @@ class KafkaCluster:
         if node.process is not None:
             node.process.kill()
         self._reap(node)
-
-    def pause_node(self, node_id: int) -> None:
-        """Stop a node from answering with SIGSTOP, until `resume_node`."""
-        self._signal(node_id, signal.SIGSTOP)
-        process = self._nodes[node_id].process
-        if process is not None:
-            wait_until(partial(is_stopped, process.pid), what=f"node {node_id} goes on")
-
-    def resume_node(self, node_id: int) -> None:
-        """SIGCONT."""
-        self._signal(node_id, signal.SIGCONT)
 
     def start_node(self, node_id: int, *, move: bool = False, release: str | None = None) -> None:
         """Starts a stopped node; `move` gives its client listeners new ports, `release` has it run
@@ -356,11 +343,6 @@ class KafkaCluster:
         fields = {"replica_id": -1, "isolation_level": 0, "topics": topics}
         answer = ask(self.address(node_id), _LIST_OFFSETS, 7, fields)
         return bool(answer.topics[0].partitions[0].error_code == 0)
-
-    def _signal(self, node_id: int, number: signal.Signals) -> None:
-        process = self._nodes[node_id].process
-        if process is not None:
-            process.send_signal(number)
 
     def _reap(self, node: _Node) -> None:
         if node.process is None:

@@ -20,7 +20,7 @@ SERVICE = "kafka"
 HOST = "localhost"
 """Reverse-resolved name of 127.0.0.1, which clients use in ticket requests."""
 
-_INSTALL_HINT = "apt-get install krb5-kdc krb5-admin-server kcat libsasl2-modules-gssapi-mit"
+_INSTALL_HINT = "apt-get install krb5-kdc krb5-admin-server"
 _RUN_SECONDS = 120.0
 
 _CLIENTS = """\

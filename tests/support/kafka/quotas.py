@@ -40,13 +40,12 @@ def enforcing_quotas(
     directory: Path,
     *,
     administrator: str | None = None,
-    settings: Mapping[str, Any] | None = None,
 ) -> ProxyProcess:
     """A gateway with two workers that share usage; not started yet."""
     config = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
     if administrator is not None:
         config["authorizer"]["super.users"].append(f"User:{administrator}")
-    config |= {"quotas": {"mode": "enforce", **(settings or {})}, "workers": 2}
+    config |= {"quotas": {"mode": "enforce"}, "workers": 2}
     process = ProxyProcess(config, directory)
     add_users(process)
     return process

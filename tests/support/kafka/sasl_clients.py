@@ -1,4 +1,4 @@
-"""Client libraries with long sessions, each with all of its SASL mechanisms.
+"""Client libraries with long sessions.
 
 All programs do the same for each login. Ten times a second an idempotent producer writes to two
 partitions of the login's topic, and twice a second a transactional one to a third, of which every
@@ -11,37 +11,30 @@ They continue until a file exists, and print how many records each partition has
 import itertools
 import json
 import math
-import os
-import re
-import select
 import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import confluent_kafka as confluent
 import kafka as python
-import pytest
 
 from proxy.wire.apis import LIST_OFFSETS
 from tests.support.kafka import go, java
 from tests.support.kafka.clients import SslUser, User, password_of
 from tests.support.kafka.cluster import END_WITH_PARENT, KafkaCluster
-from tests.support.kafka.kerberos import HOST, REALM, SERVICE, find_program
+from tests.support.kafka.kerberos import HOST, REALM, SERVICE
 from tests.support.kafka.sasl_brokers import ALICE, SaslBrokers
 from tests.support.kafka.wire_client import ask
 
 TOKEN = "delegation token"
 """SCRAM-SHA-256 with a delegation token in place of a user."""
-SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-BY_PASSWORD = (*SCRAM, "PLAIN")
-ALL = (*BY_PASSWORD, "OAUTHBEARER", "GSSAPI", TOKEN)
 
 PLAIN_PARTITIONS = 2
 PARTITIONS = PLAIN_PARTITIONS + 1
@@ -51,10 +44,6 @@ _ABORTED_OF = 3
 _READ_ON_SECONDS = 60.0
 _CALL_SECONDS = 60.0
 _RUN_SECONDS = 600.0
-_FIRST_RENEWING = 2, 2
-"""First version of librdkafka that re-authenticates."""
-_KCAT_BLOCK = 1_024
-"""Number of bytes that kcat reads from stdin at once."""
 
 Records = Mapping[str, Sequence[int]]
 """Numbers of records per partition, by the login's name."""
@@ -73,14 +62,14 @@ class Login:
     name: str
     """The client.id, topic, group and transactional id."""
     how: str
-    """One of `ALL`."""
+    """Its mechanism, or `TOKEN`."""
     brokers: SaslBrokers
     secure: bool = False
-    """Whether it speaks TLS with the proxy; Java and kcat do not here."""
+    """Whether it speaks TLS with the proxy; Java does not here."""
 
     @property
     def mechanism(self) -> str:
-        return SCRAM[0] if self.how == TOKEN else self.how
+        return "SCRAM-SHA-256" if self.how == TOKEN else self.how
 
     @property
     def user(self) -> User:
@@ -436,148 +425,24 @@ class Python(_Client):
         self._consumer.close()
 
 
-class Kcat(_Client):
-    """Debian's kcat, whose librdkafka has GSSAPI and does not re-authenticate: no transactions."""
-
-    library: ClassVar[str] = ""
-    """Directory of another librdkafka; empty: Debian's."""
-
-    def __init__(self, login: Login, bootstrap: str) -> None:
-        realm = login.brokers.realm
-        settings = {
-            "bootstrap.servers": bootstrap,
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanisms": login.mechanism,
-            "sasl.kerberos.service.name": SERVICE,
-            "sasl.kerberos.principal": f"{ALICE}@{REALM}",
-            "sasl.kerberos.keytab": str(realm.keytab(ALICE)),
-            "enable.idempotence": "true",
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-        }
-        options = [part for key, value in settings.items() for part in ("-X", f"{key}={value}")]
-
-        def start(suffix: str, *arguments: str) -> "subprocess.Popen[bytes]":
-            client_id = ("-X", f"client.id={login.name}{suffix}")
-            return subprocess.Popen(
-                [*END_WITH_PARENT, find_program("kcat"), *arguments, *options, *client_id],
-                env={**realm.environment, "LD_LIBRARY_PATH": self.library},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-
-        self._producers = [
-            start(suffix, "-P", "-E", "-t", login.name, "-p", str(partition))
-            for partition, suffix in enumerate((*[""] * PLAIN_PARTITIONS, ".transactions"))
-        ]
-        self._rest = b""
-        self._consumer = start(
-            ".group", "-E", "-G", login.name, "-u", "-f", "%p %o %s\\n", login.name
-        )
-
-    def send(self, partition: int, value: bytes) -> None:
-        stdin = self._producers[partition].stdin
-        assert stdin is not None
-        stdin.write(value.rjust(_KCAT_BLOCK - 1) + b"\n")
-        stdin.flush()
-
-    def transact(self, values: Sequence[bytes], *, is_committed: bool) -> None:
-        for value in values if is_committed else ():
-            self.send(PLAIN_PARTITIONS, value)
-
-    def finish(self) -> None:
-        for each in self._producers:
-            each.communicate(timeout=_CALL_SECONDS)
-            if each.returncode != 0:
-                raise SessionFailed(f"kcat ended with {each.returncode}")
-
-    def poll(self) -> list[Record]:
-        stdout = self._consumer.stdout
-        assert stdout is not None
-        if not select.select([stdout], [], [], 0.2)[0]:
-            return []
-        *lines, self._rest = (self._rest + os.read(stdout.fileno(), 1 << 16)).split(b"\n")
-        fields = [line.split() for line in lines]
-        return [(int(partition), int(offset), value) for partition, offset, value in fields]
-
-    def close(self) -> None:
-        for each in (*self._producers, self._consumer):
-            each.terminate()
-            each.communicate(timeout=_CALL_SECONDS)
-
-
-class RenewingKcat(Kcat):
-    """The same program with a newer librdkafka, which re-authenticates (since 2.2).
-
-    Debian has one since 13, and that of Python's wheels has no GSSAPI. For an older Debian, its
-    source is in npm's package `@confluentinc/kafka-javascript`, below `deps`; with libsasl2-dev and
-    libssl-dev:
-
-        ./configure --enable-gssapi && make -C src
-        LIBRDKAFKA_WITH_GSSAPI=$PWD/src pytest tests/kafka/test_broker_sasl_clients.py
-    """
-
-    library = os.environ.get("LIBRDKAFKA_WITH_GSSAPI", "")
-
-    @classmethod
-    def skip_unless_it_renews(cls) -> None:
-        """Skip unless a librdkafka for kcat re-authenticates."""
-        environment = {**os.environ, "LD_LIBRARY_PATH": cls.library}
-        command = [find_program("kcat"), "-V"]
-        told = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
-        found = re.search(r"librdkafka (\d+)\.(\d+)", told)
-        assert found is not None, told
-        if (int(found[1]), int(found[2])) < _FIRST_RENEWING:
-            pytest.skip(f"kcat has {found[0]}; LIBRDKAFKA_WITH_GSSAPI may name one since 2.2")
-
-
 PROGRAMS: Sequence[Program] = (
-    *(
-        Program(name=f"java-{version}", mechanisms=ALL, run=partial(run_java, version))
-        for version in ("4.1.0", "3.9.1", "2.2.2")
-    ),
-    Program(
-        name="librdkafka",
-        mechanisms=(*BY_PASSWORD, "OAUTHBEARER"),
-        run=partial(run_python, Confluent),
-    ),
-    Program(
-        name="kafka-python",
-        mechanisms=(*BY_PASSWORD, "OAUTHBEARER"),
-        run=partial(run_python, Python),
-    ),
-    # Its GSSAPI sends tokens without SaslHandshake after ApiVersions, which no broker takes.
-    Program(
-        name="franz-go",
-        mechanisms=(*BY_PASSWORD, "OAUTHBEARER", TOKEN),
-        run=partial(run_go, "franz"),
-    ),
-    Program(
-        name="sarama",
-        mechanisms=(*BY_PASSWORD, "OAUTHBEARER", "GSSAPI"),
-        run=partial(run_go, "sarama"),
-    ),
+    Program(name="java-4.1.0", mechanisms=("GSSAPI", TOKEN), run=partial(run_java, "4.1.0")),
+    Program(name="java-2.2.2", mechanisms=("SCRAM-SHA-512",), run=partial(run_java, "2.2.2")),
+    Program(name="librdkafka", mechanisms=("OAUTHBEARER",), run=partial(run_python, Confluent)),
+    Program(name="kafka-python", mechanisms=("PLAIN",), run=partial(run_python, Python)),
+    Program(name="franz-go", mechanisms=("SCRAM-SHA-256",), run=partial(run_go, "franz")),
+    Program(name="sarama", mechanisms=("GSSAPI",), run=partial(run_go, "sarama")),
 )
-RENEWING_KCAT = Program(
-    name="renewing-kcat", mechanisms=("GSSAPI",), run=partial(run_python, RenewingKcat)
-)
-SECURE_PROGRAMS: Sequence[Program] = tuple(
-    replace(program, mechanisms=("SCRAM-SHA-256",))
-    for program in PROGRAMS
-    if not program.name.startswith("java")
-)
-"""With one mechanism, as TLS is independent of them; `test_tls` covers Java's TLS."""
+"""Each library and each mechanism once, and both implementations of GSSAPI."""
+WITHOUT_JAVA = tuple(one for one in PROGRAMS if not one.name.startswith("java"))
+SECURE_PROGRAMS = tuple(one for one in PROGRAMS if one.name in {"librdkafka", "franz-go"})
+"""TLS is independent of mechanisms; `test_tls` covers Java's."""
+RAW = Program(name="sarama-raw", mechanisms=("PLAIN",), run=partial(run_go, "sarama", is_raw=True))
 OLD_PROGRAMS: Sequence[Program] = (
-    Program(name="java-2.1.1", mechanisms=ALL, run=partial(run_java, "2.1.1")),
-    Program(name="kcat", mechanisms=("GSSAPI",), run=partial(run_python, Kcat)),
-    Program(
-        name="sarama-raw",
-        mechanisms=BY_PASSWORD,
-        run=partial(run_go, "sarama", is_raw=True),
-    ),
+    Program(name="java-2.1.1", mechanisms=("SCRAM-SHA-256",), run=partial(run_java, "2.1.1")),
+    RAW,
 )
-"""Clients that do not re-authenticate: SaslAuthenticate v0 or raw tokens."""
+"""Clients that do not re-authenticate: SaslAuthenticate v0 and raw tokens."""
 
 
 def end_offsets(kafka: KafkaCluster, topics: Iterable[str]) -> Records:
