@@ -29,8 +29,7 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
-from proxy.connection.long_work import changed_in_steps
-from proxy.connection.usage import RequestAuthority
+from proxy.connection.long_work import SteppedAuthority, changed_in_steps
 from proxy.wire.codec import encode
 from proxy.wire.messages import (
     DescribeTopicPartitionsRequest,
@@ -140,7 +139,7 @@ def measured(case: Case, principal: str, rounds: int) -> tuple[float, float]:
         index = AclIndex(acls(), version=1)
         authorizer = Authorizer(index, mode=AuthorizerMode.ENFORCE, report=lambda _: None)
         authority = authorizer.authority((principal,), "127.0.0.1")
-        pausing = RequestAuthority(authority, lambda: None)
+        pausing = SteppedAuthority(authority, lambda: None)
         inquiry = Inquiry(
             api_version=version, body=asked, authority=pausing, topics={}, listed=sorted(names())
         )

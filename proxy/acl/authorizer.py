@@ -18,7 +18,7 @@ from itertools import compress
 from typing import Final
 from weakref import WeakValueDictionary
 
-from proxy.acl.decision import AllowedTopics
+from proxy.acl.decision import AllowedTopics, Used, code_of, note
 from proxy.acl.index import DENIED_BY_DEFAULT, AclIndex, Decision
 from proxy.acl.model import CLUSTER_NAME, WILDCARD, Acl, AuthorizerMode, Operation, ResourceType
 
@@ -191,6 +191,7 @@ class IndexAuthority:
         "_index",
         "host",
         "principals",
+        "used",
     )
 
     def __init__(self, authorizer: Authorizer, principals: tuple[str, ...], host: str) -> None:
@@ -198,8 +199,10 @@ class IndexAuthority:
         self.host = host
         self._authorizer = authorizer
         self._index = authorizer.index
-        self._decisions: dict[tuple[int, str], Decision] = {}
+        self._decisions: dict[Used, Decision] = {}
         self._allowed_topics = AllowedTopics()
+        self.used: dict[Used, None] | None = None
+        """Uses of the request that is being judged; None if they are not counted."""
 
     @property
     def allowed_topics(self) -> AllowedTopics:
@@ -225,16 +228,21 @@ class IndexAuthority:
         mode = self._authorizer.mode
         if mode is AuthorizerMode.OFF:
             return True
-        decision = self._decide(operation, resource_type, name)
+        use = code_of(resource_type, operation), name
+        decision = self._decide(operation, resource_type, use)
         if report:
-            self._count(decision, operation, resource_type, name, would_be=self.auditing)
+            self._count(decision, operation, resource_type, use, would_be=self.auditing)
         return decision.allowed or mode is AuthorizerMode.AUDIT
 
     def permits(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """Return whether the ACLs allow the operation, also in audit mode; not reported."""
         if self._authorizer.mode is AuthorizerMode.OFF:
             return True
-        return self._decide(operation, resource_type, name).allowed
+        use = code_of(resource_type, operation), name
+        allowed = self._decide(operation, resource_type, use).allowed
+        if allowed and self.used is not None:
+            note(self.used, use)
+        return allowed
 
     def may_each(
         self, operation: Operation, resource_type: ResourceType, names: Sequence[str]
@@ -269,7 +277,8 @@ class IndexAuthority:
         if authorizer.mode is AuthorizerMode.OFF:
             return True
         decision = authorizer.index.decide_any(self.principals, self.host, operation, resource_type)
-        self._count(decision, operation, resource_type, WILDCARD, would_be=self.auditing)
+        use = code_of(resource_type, operation), WILDCARD
+        self._count(decision, operation, resource_type, use, would_be=self.auditing)
         return decision.allowed or authorizer.mode is AuthorizerMode.AUDIT
 
     def may_every(
@@ -289,22 +298,24 @@ class IndexAuthority:
             self.principals, self.host, operation, resource_type, name_prefix
         )
         if report:
-            name = name_prefix + WILDCARD
-            self._count(decision, operation, resource_type, name, would_be=self.auditing)
+            use = code_of(resource_type, operation), name_prefix + WILDCARD
+            self._count(decision, operation, resource_type, use, would_be=self.auditing)
         return decision.allowed or self.auditing
 
     def may_administer(self, operation: Operation) -> bool:
         """Return whether the operation on ACLs, quotas and users is allowed. Also enforced in audit
         mode."""
-        decision = self._decide(operation, ResourceType.CLUSTER, CLUSTER_NAME)
-        self._count(decision, operation, ResourceType.CLUSTER, CLUSTER_NAME, would_be=False)
+        use = code_of(ResourceType.CLUSTER, operation), CLUSTER_NAME
+        decision = self._decide(operation, ResourceType.CLUSTER, use)
+        self._count(decision, operation, ResourceType.CLUSTER, use, would_be=False)
         return decision.allowed
 
     def passes_unjudged(self, api: str) -> None:
         """Count and report a request that cannot be judged and is forwarded only because of audit
         mode. `api` is its API and version, such as `Produce v2`."""
-        unknown = Operation.UNKNOWN, ResourceType.UNKNOWN
-        self._count(DENIED_BY_DEFAULT, *unknown, api, would_be=True)
+        operation, resource_type = Operation.UNKNOWN, ResourceType.UNKNOWN
+        use = code_of(resource_type, operation), api
+        self._count(DENIED_BY_DEFAULT, operation, resource_type, use, would_be=True)
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
         """Return the authorized-operations bit field: bit N is the operation with code N."""
@@ -314,19 +325,18 @@ class IndexAuthority:
             if self.may(operation, resource_type, name, report=False)
         )
 
-    def _decide(self, operation: Operation, resource_type: ResourceType, name: str) -> Decision:
+    def _decide(self, operation: Operation, resource_type: ResourceType, use: Used) -> Decision:
         authorizer, index = self._authorizer, self._current_index()
-        # An integer key, because enumeration members are slow as keys
-        key = resource_type << 4 | operation, name
-        decision = self._decisions.get(key)
+        decision = self._decisions.get(use)
         if decision is not None:
             authorizer.counts.cache_hits += 1
             return decision
+        name = use[1]
         decision = index.decide(self.principals, self.host, operation, resource_type, name)
         if len(name) <= _MAX_CACHED_NAME:
             if len(self._decisions) >= _MAX_DECISIONS:
                 self._decisions = {}
-            self._decisions[key] = decision
+            self._decisions[use] = decision
         return decision
 
     def _current_index(self) -> AclIndex:
@@ -343,11 +353,13 @@ class IndexAuthority:
         decision: Decision,
         operation: Operation,
         resource_type: ResourceType,
-        name: str,
+        use: Used,
         *,
         would_be: bool,
     ) -> None:
         authorizer = self._authorizer
+        if self.used is not None and (decision.allowed or would_be):
+            note(self.used, use)
         if decision.allowed:
             authorizer.counts.allowed[operation] += 1
             return
@@ -359,7 +371,7 @@ class IndexAuthority:
                 host=self.host,
                 operation=operation,
                 resource_type=resource_type,
-                name=name,
+                name=use[1],
                 rule=decision.rule,
                 would_be=would_be,
                 on_behalf_of=authorizer.on_behalf_of,

@@ -145,9 +145,31 @@ class AllowedTopics:
     """Pairs of a flag, True if the topic is named by its id, and the name or id."""
 
 
+Used = tuple[int, str]
+"""Use of a resource: `code_of` it and the operation; and its name, as in `Denial`."""
+FURTHER: Final[Used] = 0, ""
+"""Stands for the uses of a request beyond `MAX_USES_OF_A_REQUEST`, together."""
+MAX_USES_OF_A_REQUEST: Final = 1_000
+"""Maximum number of uses of one request that are counted separately."""
+
+
+def code_of(resource_type: ResourceType, operation: Operation) -> int:
+    """Return both as one integer, because enumeration members are slow as keys."""
+    return resource_type << 4 | operation
+
+
+def note(used: dict[Used, None], use: Used) -> None:
+    """Add a use to those of a request."""
+    used[use if len(used) < MAX_USES_OF_A_REQUEST else FURTHER] = None
+
+
 class ClientAuthority(Authority, Protocol):
     """Permissions of one client at one address, with the topics that its connections have
     checked."""
+
+    used: dict[Used, None] | None
+    """Uses of the request that is being judged: checks that are allowed add to them, except those
+    that filter a list. None if they are not counted."""
 
     @property
     def allowed_topics(self) -> AllowedTopics:

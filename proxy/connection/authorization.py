@@ -25,6 +25,8 @@ from proxy.acl.decision import (
     Judgement,
     TopicsUnknown,
     TopicsUnlisted,
+    Used,
+    note,
 )
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation, ResourceType
@@ -42,6 +44,7 @@ from proxy.connection.frames import Bytes
 from proxy.connection.inflight import ASKED_ID
 from proxy.connection.long_work import (
     Found,
+    SteppedAuthority,
     found,
     found_in_steps,
     takes_long,
@@ -49,10 +52,8 @@ from proxy.connection.long_work import (
 from proxy.connection.usage import (
     READ_TOPIC,
     WRITE_TOPIC,
-    RequestAuthority,
     Tally,
     Topics,
-    Used,
     Uses,
     uses_of_session,
 )
@@ -388,8 +389,9 @@ class RequestAuthorization:
                 continue  # rights changed meanwhile
             if not isinstance(result, TopicsUnknown):
                 self._topics.forget()
-                if pending.uses_of is not None and pending.request.api_key == FETCH:
-                    pending.uses_of.note_each(uses_of_session(self._sessions.used))
+                if pending.used is not None and pending.request.api_key == FETCH:
+                    for use in uses_of_session(self._sessions.used):
+                        note(pending.used, use)
                 return result
             yield from self._look_up(result)
 
@@ -398,18 +400,19 @@ class RequestAuthorization:
         guard = GUARDS.get(request.api_key)
         if guard is None:
             return CloseReason.UNSUPPORTED_API
-        authority: Authority = self._authority
-        is_long = self._topics.listed is not None or takes_long(request)
-        counts = self.uses is not None
-        if is_long or counts:
-            asks = self._asks if is_long else None
-            pending.uses_of = authority = RequestAuthority(authority, asks, counts=counts)
-        if is_long:
-            steps = found_in_steps(guard, partial(self._inquiry, request, authority))
+        authority = self._authority
+        pending.used = None if self.uses is None else {}
+        if self._topics.listed is not None or takes_long(request):
+            stepped = SteppedAuthority(authority, self._asks, pending.used)
+            steps = found_in_steps(guard, partial(self._inquiry, request, stepped))
             result: Found = yield Work(steps, len(request.content))
             return result
         self._asks()
-        return found(guard, self._inquiry(request, authority))
+        authority.used = pending.used
+        try:
+            return found(guard, self._inquiry(request, authority))
+        finally:
+            authority.used = None
 
     def _inquiry(self, request: Request, authority: Authority) -> Inquiry:
         return Inquiry(

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeVar, final
 
+from proxy.acl.decision import Used
 from proxy.connection.fingerprints import Basis
 from proxy.connection.frames import Route
-from proxy.connection.usage import RequestAuthority, Tally
+from proxy.connection.usage import Tally
 from proxy.scheduling.steps import LongTask, Steps
 from proxy.wire.api_versions import ApiVersionsRequest
 from proxy.wire.request import Request
@@ -469,7 +470,7 @@ client waits meanwhile."""
 class Pending:
     """Whole request that is being judged."""
 
-    __slots__ = ("judged_by", "now", "request", "tally", "uses_of")
+    __slots__ = ("judged_by", "now", "request", "tally", "used")
 
     def __init__(self, request: Request, now: float) -> None:
         self.request: Final = request
@@ -477,7 +478,7 @@ class Pending:
         """Current time in monotonic seconds, updated after each wait."""
         self.judged_by: object = None
         """Identifies the rights by which it was last judged; None before that."""
-        self.uses_of: RequestAuthority | None = None
-        """Authority that has collected its uses; None if it needed none."""
+        self.used: dict[Used, None] | None = None
+        """Its uses; None if they are not counted."""
         self.tally: Tally | None = None
         """Tally that has counted it; None if uses are not counted, or it had no use."""

@@ -14,17 +14,25 @@ about fifty microseconds. Rules:
   has no memory and no work under way.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from math import inf
 from sys import maxsize
-from typing import Any, Final
+from typing import Any, Final, final
 
-from proxy.acl.decision import Guard, Inquiry, Judgement, TopicsUnknown
+from proxy.acl.decision import (
+    ClientAuthority,
+    Guard,
+    Inquiry,
+    Judgement,
+    TopicsUnknown,
+    Used,
+)
+from proxy.acl.model import Operation, ResourceType
 from proxy.connection.commands import CloseReason
 from proxy.connection.life import PauseReason
 from proxy.errors import BrokerFault, ClientFault
 from proxy.scheduling.memory_budget import LONG_BYTES, WAIT_SECONDS, MemoryBudget
-from proxy.scheduling.stepped_thread import TooManyValuesError, at_most, in_steps
+from proxy.scheduling.stepped_thread import TooManyValuesError, at_most, in_steps, pause
 from proxy.scheduling.steps import LongTask, Steps
 from proxy.wire import fetch_requests, produce_requests
 from proxy.wire.apis import FETCH, PRODUCE
@@ -45,6 +53,8 @@ MAX_VALUES: Final = 400_000
 in the answer about denied ones. They occupy at most 200 MB of memory. Kafka has no such bound, but
 hardly any cluster has so many partitions.
 """
+_NAMES_AT_ONCE: Final = 64
+"""Number of names that are checked between two pauses, in tens of microseconds."""
 _BULK: Final[Mapping[int, Callable[[int, bytes], object]]] = {
     PRODUCE: produce_requests.parse,
     FETCH: fetch_requests.parse,
@@ -84,6 +94,106 @@ def found(guard: Guard, inquiry: Inquiry) -> Found:
         return CloseReason.MALFORMED_FRAME
     except TooManyValuesError:
         return CloseReason.OVERSIZE_FRAME
+
+
+@final
+class SteppedAuthority:
+    """Authority for a request that is judged in steps.
+
+    It pauses between questions, so that other connections can ask theirs.
+    """
+
+    __slots__ = ("_asks", "_authority", "_used")
+
+    def __init__(
+        self,
+        authority: ClientAuthority,
+        asks: Callable[[], None],
+        used: dict[Used, None] | None = None,
+    ) -> None:
+        """`asks` is called before each question to the authority, to identify the connection;
+        `used` receives the uses of the request; None if they are not counted."""
+        self._authority = authority
+        self._asks = asks
+        self._used = used
+
+    @property
+    def auditing(self) -> bool:
+        """True if denials are only counted."""
+        return self._authority.auditing
+
+    def may(
+        self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
+    ) -> bool:
+        """Return whether the client may do this."""
+        with self:
+            return self._authority.may(operation, resource_type, name, report=report)
+
+    def permits(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Return whether the ACLs allow this, also in audit mode."""
+        with self:
+            return self._authority.permits(operation, resource_type, name)
+
+    def may_each(
+        self, operation: Operation, resource_type: ResourceType, names: Sequence[str]
+    ) -> list[bool]:
+        """Return whether the client may do this to each of these resources."""
+        decided: list[bool] = []
+        for some in _parts(names):
+            decided += self._authority.may_each(operation, resource_type, some)
+        return decided
+
+    def operations_each(self, resource_type: ResourceType, names: Sequence[str]) -> list[int]:
+        """Return the authorized-operations bit field for each of these resources."""
+        fields: list[int] = []
+        for some in _parts(names):
+            fields += self._authority.operations_each(resource_type, some)
+        return fields
+
+    def reused(self, key: Hashable, content: bytes, cut: Callable[[], bytes]) -> bytes:
+        """Return the result of `cut` for `content`, which may be cached."""
+        return self._authority.reused(key, content, cut)
+
+    def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
+        """Return whether the client may do this to any resource of the type."""
+        with self:
+            return self._authority.may_any(operation, resource_type)
+
+    def may_every(
+        self,
+        operation: Operation,
+        resource_type: ResourceType,
+        name_prefix: str,
+        *,
+        report: bool = True,
+    ) -> bool:
+        """Return whether the client may do this to all resources whose names have the prefix."""
+        with self:
+            return self._authority.may_every(operation, resource_type, name_prefix, report=report)
+
+    def may_administer(self, operation: Operation) -> bool:
+        """Return whether the client may do this to ACLs, quotas and users."""
+        with self:
+            return self._authority.may_administer(operation)
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        """Return the authorized-operations bit field."""
+        with self:
+            return self._authority.operations(resource_type, name)
+
+    def __enter__(self) -> None:
+        pause()
+        self._asks()
+        self._authority.used = self._used
+
+    def __exit__(self, *_: object) -> None:
+        self._authority.used = None
+
+
+def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(names), _NAMES_AT_ONCE):
+        pause()
+        yield names[at : at + _NAMES_AT_ONCE]
 
 
 def found_in_steps(guard: Guard, inquiry: Callable[[], Inquiry]) -> Steps[Found]:

@@ -371,9 +371,9 @@ class Stages:
         authorization = self.authorization
         if authorization is not None:
             judgement = yield from authorization.judge(pending)
-            if authorization.uses is not None and pending.uses_of is not None:
+            if authorization.uses is not None and pending.used:
                 size = SIZE.size + len(pending.request.content)
-                pending.tally = authorization.uses.count(pending.uses_of, size, pending.now)
+                pending.tally = authorization.uses.count(pending.used, size, pending.now)
         limiter = None if self.throttling is None else self.throttling.mutations
         if limiter is not None and pending.request.api_key in MUTATIONS:
             judgement = yield from limiter.limit(judgement, pending)

@@ -14,13 +14,14 @@ from metrics.snapshot import Snapshot
 from metrics.usage import UsageLog, Use
 from proxy import config
 from proxy.acl.authorizer import Authorizer, Denial, DenialNotice, Denials
+from proxy.acl.decision import FURTHER
 from proxy.acl.index import AclIndex
 from proxy.acl.model import AuthorizerMode, Operation, ResourceType
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import AuthorizedConnection
-from proxy.connection.usage import FURTHER, Tally
+from proxy.connection.usage import Tally
 from proxy.handlers.acls import Acls
 from proxy.store import Store
 from proxy.store.caches import CachedAcls

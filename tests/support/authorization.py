@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from functools import partial
 from sys import maxsize
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kio.schema.describe_groups.v5.response import DescribedGroup, DescribeGroupsResponse
@@ -23,13 +23,13 @@ from proxy.acl.decision import (
     Inquiry,
     Judgement,
     TopicsUnknown,
+    Used,
 )
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.interfaces import AuthorizedConnection
-from proxy.connection.long_work import MAX_AT_ONCE, found
-from proxy.connection.usage import RequestAuthority
+from proxy.connection.long_work import MAX_AT_ONCE, SteppedAuthority, found
 from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.scheduling.stepped_thread import in_steps
 from proxy.wire.apis import PRODUCE
@@ -71,13 +71,14 @@ EVERYTHING: frozenset[Right] = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rights:
     """Allows exactly the listed rights and records reported denials."""
 
     allowed: frozenset[Right]
     denials: list[Right] = field(default_factory=list, compare=False)
     auditing: bool = False
+    used: dict[Used, None] | None = None
 
     @property
     def allowed_topics(self) -> AllowedTopics:
@@ -202,7 +203,8 @@ def judged(
 
 
 def _in_steps(guard: Guard, asked: Inquiry) -> Any:
-    return found(guard, replace(asked, authority=RequestAuthority(asked.authority, lambda: None)))
+    authority = SteppedAuthority(cast(Any, asked.authority), lambda: None)
+    return found(guard, replace(asked, authority=authority))
 
 
 def sent(judgement: Judgement, request: Any) -> Any:

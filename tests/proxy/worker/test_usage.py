@@ -10,6 +10,7 @@ import pytest
 
 from metrics.history import Timeline
 from metrics.usage import UsageLog
+from proxy.acl.decision import MAX_USES_OF_A_REQUEST
 from proxy.acl.model import (
     CLUSTER_NAME,
     Acl,
@@ -21,18 +22,12 @@ from proxy.acl.model import (
 )
 from proxy.config import Authorizer
 from proxy.connection.commands import CloseReason
-from proxy.connection.usage import (
-    MAX_USES,
-    MAX_USES_OF_A_REQUEST,
-    RequestAuthority,
-    Uses,
-    code_of,
-)
+from proxy.connection.usage import MAX_USES, Uses
 from proxy.store import Store, open_store
 from proxy.wire import codec, messages
 from proxy.wire.apis import CREATE_TOPICS, FETCH, METADATA
 from proxy.worker.acl_service import AclService
-from tests.support.authorization import EVERYTHING, Rights, describe, produce
+from tests.support.authorization import describe, produce
 from tests.support.frames import request, response
 from tests.support.kio_messages import encode, response_type
 from tests.support.messages import (
@@ -214,18 +209,6 @@ def test_a_request_that_waits_for_the_names_of_topics_is_counted_once(store: Sto
     worker.play.client(*frames)
     worker.play.broker(response(0, b"\0" + encode(metadata_response(12, ("a", 0)))))
     assert worker.recorded() == {("READ", "a"): size_of(*frames)}
-
-
-def test_what_is_judged_after_a_request_was_counted_is_not_collected() -> None:
-    judged = RequestAuthority(Rights(EVERYTHING), lambda: None, counts=True)
-    uses = Uses(lambda _: None, lambda: None)
-    judged.may(Operation.READ, ResourceType.TOPIC, "a")
-    judged.may(Operation.READ, ResourceType.TOPIC, "b", report=False)
-    tally = uses.count(judged, 10, 1.0)
-    assert tally is not None
-    assert (tally.used, tally.count) == (((code_of(ResourceType.TOPIC, Operation.READ), "a"),), 1)
-    judged.may(Operation.READ, ResourceType.TOPIC, "c")
-    assert judged.used is None
 
 
 def create_topics(number: int, *names: str) -> bytes:

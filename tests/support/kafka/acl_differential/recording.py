@@ -23,7 +23,7 @@ from proxy.acl.decision import Answer, Authority, Change, Close, Inquiry, Judgem
 from proxy.acl.guards import GUARDS
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AuthorizerMode, Operation, PatternType, Permission, ResourceType
-from proxy.connection.usage import RequestAuthority
+from proxy.connection.long_work import SteppedAuthority
 from proxy.handlers import acls as acl_api
 from proxy.handlers import quotas as quota_api
 from proxy.scheduling.stepped_thread import in_steps
@@ -85,7 +85,7 @@ class Judging:
         authority = _authorizer().authority((f"User:{names.user}",), _HOST)
         self._authority: Authority = authority
         if pauses:
-            self._authority = RequestAuthority(authority, lambda: None)
+            self._authority = SteppedAuthority(authority, lambda: None)
         self._pauses = pauses
         self._topics = _TopicNames(topics)
         self._acls = MemoryAclStore(*map(_acl, creations(names, PROFILES[profile])))
