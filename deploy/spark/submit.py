@@ -1,5 +1,8 @@
 """The report as spark-submit runs it: `spark-submit … submit.py --events … --out …`."""
 
-from metrics.spark.job import main
+import sys
 
-raise SystemExit(main())
+from proxy.cli import main
+
+sys.argv[1:1] = ["report", "--engine", "spark"]
+main()

@@ -1,6 +1,6 @@
 """Readiness report: reads events, runs the analysis, writes the report.
 
-The command `reauth-proxy report` and `metrics.spark.job` choose the engine.
+The command `reauth-proxy report` chooses the engine.
 """
 
 import atexit

@@ -45,8 +45,6 @@ class Settings:
     engine: EngineName = EngineName.AUTO
     master: str | None = None
     """Spark's master; None: all processors of this machine, or spark-submit's setting."""
-    submitted: bool = False
-    """True if spark-submit started this process and has configured Spark's master."""
     state: str | None = None
     """The folder of the table to which runs add new events; None: read all events again."""
     history: Path | None = None
@@ -60,8 +58,7 @@ class Settings:
     """The settings of librdkafka for a topic; Spark does not use them."""
     bootstrap_servers: str | None = None
     kafka_options: dict[str, str] = field(default_factory=dict, repr=False)
-    """The options of Spark's connector other than the servers, e.g. `kafka.security.protocol`. If
-    there are any, Spark reads the topic."""
+    """The options of Spark's connector other than the servers, e.g. `kafka.security.protocol`."""
 
     @property
     def topic(self) -> str | None:
@@ -137,10 +134,11 @@ class Settings:
 
         Raises ReportError if DuckDB was chosen but cannot.
         """
+        state = self.state or ""
         if self.topic is None:
-            cannot_read = is_remote(self.events) or self.state is not None
+            cannot_read = is_remote(self.events) or bool(state)
         else:
-            cannot_read = bool(self.kafka_options) or is_remote(self.state or "")
+            cannot_read = is_remote(state)
         needed = cannot_read or is_remote(self.out) or self.master is not None
         if needed and self.engine is EngineName.DUCKDB:
             raise ReportError(

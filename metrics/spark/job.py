@@ -1,18 +1,13 @@
-"""Readiness report with Spark, as a function and as the program that spark-submit runs.
+"""Readiness report with Spark, on one machine or as the driver that spark-submit starts.
 
-    spark-submit --py-files dist/kafka_reauth_proxy-….whl submit.py --events s3a://… --out report
-
-Spark reads what DuckDB cannot, and on a cluster it also answers the queries of events. DuckDB, in
-the driver, answers everything else: to plan most of the queries takes Spark longer than DuckDB
-takes to answer them.
-
-Exit status: 0 ready (or nothing was required), 1 not ready, 2 an error in one line.
+Spark reads the events that DuckDB cannot read, and on a cluster it also runs the queries of events.
+DuckDB, in the driver, runs all others: Spark takes longer to plan most of them than DuckDB to run
+them.
 """
 
-import argparse
+import os
 import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -26,11 +21,10 @@ from metrics.readiness import job
 from metrics.readiness.analysis import Analysis, Progress
 from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
 from metrics.readiness.errors import ReportError
-from metrics.readiness.errors import explained as explained_here
 from metrics.readiness.events import DDL
 from metrics.readiness.folder import Folder, event_files, held, is_remote
 from metrics.readiness.output import CSV, RUN_ID, RUNS, TABLES, Staging, publish, run_of
-from metrics.readiness.settings import EngineName, Settings
+from metrics.readiness.settings import Settings
 from metrics.report.write import JSON_NAME, METRICS_NAME, PAGE_NAME
 from metrics.spark.engine import SparkEvents
 from metrics.spark.error_messages import SPARK_ERRORS, explained
@@ -54,7 +48,8 @@ def analysed(settings: Settings, made: Staging, progress: Progress) -> tuple[Ana
     folder = None
     if settings.topic is None and not is_remote(settings.events):
         folder = event_files(settings.events)
-    master = settings.master or (None if settings.submitted else "local[*]")
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started the JVM
+    master = settings.master or (None if is_submitted else "local[*]")
     try:
         spark = make_session(
             master=master,
@@ -181,71 +176,3 @@ def _last_run(spark: SparkSession, address: str) -> str | None:
             raise
         return None
     return run_of(row.value)
-
-
-def _arg_parser() -> argparse.ArgumentParser:
-    """Return the options of the program, named like their settings."""
-    parser = argparse.ArgumentParser(
-        prog="python -m metrics.spark.job",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--events", required=True, metavar="PATH", help="folder, or kafka:TOPIC")
-    add("--out", required=True, metavar="DIR", help="folder, or address")
-    add("--lifetime", action="append", default=[], metavar="15m")
-    add("--require", action="append", default=[])
-    for name in ("as-of", "since", "until"):
-        add(f"--{name}", metavar="TIME")
-    add("--min-observed", metavar="24h", help="advise to enforce only after this time")
-    add("--master", help="Spark master (default: as spark-submit says)")
-    add("--state", metavar="DIR", help="read only what is new since the last run")
-    add("--history", type=Path, metavar="DIR", help="keep all runs' tables")
-    for name in ("acls", "users"):
-        add(f"--{name}", type=Path, metavar="FILE", help=f"{name} to compare the use with")
-    servers = "bootstrap_servers"
-    add("--bootstrap-server", dest=servers, metavar="HOST:PORT", help="for kafka:TOPIC")
-    add(
-        "--kafka-option",
-        dest="kafka_options",
-        type=_option,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="option of Spark's connector",
-    )
-    return parser
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{name!r} is not NAME=VALUE")
-    return name, value
-
-
-def _print_step(step: str) -> None:
-    sys.stderr.write(f"{step}\n")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program."""
-    given = vars(_arg_parser().parse_args(argv))
-    given["kafka_options"] = dict(given["kafka_options"])
-    try:
-        settings = job.settings_of(**given, engine=EngineName.SPARK, submitted=True)
-        with job.sigterm_as_sigint(_print_step) as progress:
-            _, unmet = run(settings, progress)
-    except KeyboardInterrupt:
-        sys.stderr.write("report: interrupted\n")
-        return 2
-    except (ValueError, *job.FAILURES) as error:
-        sys.stderr.write(f"report: {explained_here(error)}\n")
-        return 2
-    for text in unmet:
-        sys.stderr.write(f"not met: {text}\n")
-    return 1 if unmet else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

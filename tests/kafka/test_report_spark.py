@@ -47,11 +47,15 @@ class Reports:
         self._common = ["--master", "local[2]", "--events", f"kafka:{topic}"]
         self._common += ["--as-of", AS_OF]
         self._common += ["--bootstrap-server", kafka.bootstrap("LONG")]
-        self._common += ["--kafka-option", "kafka.security.protocol=SASL_PLAINTEXT"]
-        self._common += ["--kafka-option", f"kafka.sasl.mechanism={SCRAM}"]
+        properties = directory / "client.properties"
+        properties.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={SCRAM}\n")
+        self._common += ["--command-config", str(properties)]
         program = (
-            "import json, sys; from metrics.spark.job import main\n"
-            "for line in sys.stdin: print(main(json.loads(line)), flush=True)"
+            "import json, sys; from typer.testing import CliRunner; from proxy.cli import app\n"
+            "for line in sys.stdin:\n"
+            "    done = CliRunner().invoke(app, ['report', *json.loads(line)])\n"
+            "    print(done.stderr, file=sys.stderr)\n"
+            "    print(done.exit_code, flush=True)"
         )
         login = f'username="{READER}" password="{password_of(READER)}"'
         module = "org.apache.kafka.common.security.scram.ScramLoginModule"

@@ -1,4 +1,4 @@
-"""The job on a standalone cluster: a master, two workers, and a driver that has little more.
+"""The job on a standalone cluster: a master, two workers, and a driver.
 
 As docs/readiness.md says under "On a cluster".
 """
@@ -6,7 +6,6 @@ As docs/readiness.md says under "On a cluster".
 import json
 import os
 import re
-import stat
 import subprocess
 import sys
 import time
@@ -15,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-import duckdb
 import pyspark
 import pytest
 
@@ -30,7 +28,7 @@ AS_OF = datetime.fromtimestamp(EPOCH + SIZE.days * 86_400, UTC).isoformat()
 WORKERS = ("one", "other")
 PATIENCE = 600.0
 """Seconds for a daemon to serve, and half of those for the job: beyond, it hangs."""
-SUBMIT = "from metrics.spark.job import main\nraise SystemExit(main())\n"
+SUBMIT = ROOT / "deploy" / "spark" / "submit.py"
 
 
 def installed(home: Path) -> Path:
@@ -39,26 +37,6 @@ def installed(home: Path) -> Path:
     for part in Path(pyspark.__file__).parent.iterdir():
         (home / part.name).symlink_to(part)
     return home
-
-
-def bare_python(path: Path) -> Path:
-    """A Python that can import DuckDB and prometheus-client, and what spark-submit gives to it."""
-    packages = path.with_name("packages")
-    packages.mkdir()
-    for pattern in ("*duckdb*", "prometheus_client"):
-        for part in Path(duckdb.__file__).parents[1].glob(pattern):
-            (packages / part.name).symlink_to(part)
-    path.write_text(
-        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n'
-    )
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
-
-
-def wheel(directory: Path) -> None:
-    """Build this package; without isolation, which would fetch what builds it."""
-    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", directory)
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, ROOT], check=True)
 
 
 @contextmanager
@@ -114,26 +92,27 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def submit(folder: Path, master: str, python: Path | str, *options: str) -> None:
-    """Run the job with the driver's Python."""
+def submit(folder: Path, master: str, *options: str) -> None:
+    """Run the job."""
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "4",
         "spark.scheduler.minRegisteredResourcesRatio": "1",
-        "spark.pyspark.driver.python": str(python),
+        "spark.pyspark.driver.python": sys.executable,
         "spark.pyspark.python": "false",
     }
-    (package,) = (folder / "dist").iterdir()
     home = folder / "spark"
     done = subprocess.run(
         [
             home / "bin" / "spark-submit",
             *("--master", master, "--total-executor-cores", "2", "--executor-cores", "1"),
             *(text for name, value in settings.items() for text in ("--conf", f"{name}={value}")),
-            *("--py-files", package, folder / "submit.py"),
-            *("--as-of", AS_OF, *options),
+            SUBMIT,
+            "--as-of",
+            AS_OF,
+            *options,
         ],
         cwd=folder,
         env=environment(home),
@@ -151,14 +130,11 @@ def test_executors_need_nothing_but_spark(tmp_path: Path) -> None:
     events, out, both = tmp_path / "events", tmp_path / "report", tmp_path / "both"
     generate(SIZE, events, parquet=False)
     home = installed(tmp_path / "spark")
-    wheel(tmp_path / "dist")
-    (tmp_path / "submit.py").write_text(SUBMIT)
     given = ("--events", events.as_uri())
     with cluster(home, tmp_path) as master:
         state = ("--state", (tmp_path / "state").as_uri())
-        bare = bare_python(tmp_path / "bare-python")
-        submit(tmp_path, master, bare, *given, "--out", out.as_uri(), *state)
-        submit(tmp_path, master, bare, *given, "--out", str(both))
+        submit(tmp_path, master, *given, "--out", out.as_uri(), *state)
+        submit(tmp_path, master, *given, "--out", str(both))
     for name in WORKERS:
         assert len(list((tmp_path / name).glob("app-*/*/stderr"))) == 2, "it had no executor"
     truth = json.loads((events / "truth.json").read_text())

@@ -359,7 +359,7 @@ def test_the_events_of_an_address_give_the_report_of_the_folder(
 def test_told_to_end_it_leaves_nothing_that_it_kept_in_between(
     folder: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "metrics.spark.job", "--master", "local[1]"]
+    command = [sys.executable, "-m", "proxy", "report", "--master", "local[1]"]
     process = subprocess.Popen(
         [*command, "--events", str(folder), "--out", str(tmp_path)], stderr=subprocess.DEVNULL
     )
@@ -611,13 +611,3 @@ def test_a_spark_without_the_connector_is_one_clear_sentence(
     assert main([*options, "--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("reauth-proxy: Spark has no connector for Kafka")
-
-
-@pytest.mark.parametrize("text", ["", "=x", "kafka.security.protocol"])
-def test_an_option_without_a_value_is_refused_without_telling_it(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--events", "kafka:events", "--out", str(tmp_path), "--kafka-option", text]
-    with pytest.raises(SystemExit):
-        on_spark.main(options)
-    assert "NAME=VALUE" in capsys.readouterr().err
