@@ -45,6 +45,7 @@ GROUPS: Final = (
 """Commands with a module of their own, `proxy.cli.NAME`."""
 REMOVED: Final = {
     ("webhook",): "admission policies add the sidecar: docs/kubernetes.md#injection",
+    ("events", "topic", "status"): "kafka-topics.sh --describe shows the topic",
     ("report", "serve"): "a web server serves the report's folder: docs/fleet.md#seeing-it",
 }
 """Commands of earlier versions, and what replaces them."""

@@ -4,8 +4,7 @@ import logging
 import shlex
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -30,14 +29,12 @@ from proxy.cli.common import (
     say,
     takes_groups,
 )
-from proxy.cli.listing import Output, OutputOption, print_document, print_list
+from proxy.cli.listing import Output, OutputOption, print_list
 from proxy.cli.why import EventFilter, EventLog, print_events
 from proxy.errors import ProxyError
 
 if TYPE_CHECKING:
     from metrics.delivery.target import Target
-    from proxy.delivery.topic import Settings
-    from proxy.delivery.topic_admin import TopicAdmin
 
 
 PARTITIONS: Final = 6
@@ -45,14 +42,12 @@ PARTITIONS: Final = 6
 RETENTION_MS: Final = 30 * 86_400_000
 """Default retention in milliseconds, 30 days: the report's trend is over 28."""
 
-topic_app = group("Make the topic of the session events, and look at it.")
-
-_Topic = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
+topic_app = group("Create the topic of the session events.")
 
 
 @topic_app.command()
 def create(
-    topic: _Topic,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)],
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     partitions: Annotated[
@@ -74,60 +69,6 @@ def create(
     """Create the topic, and print the commands that give the rights to write and to read it."""
     if replication_factor == 0:
         raise typer.BadParameter("--replication-factor: must be -1, or at least 1")
-    with _topic_admin(topic, bootstrap_server, command_config) as (admin, settings):
-        admin.create(partitions, replication_factor, retention_ms)
-    note(f"kafka:{topic} is created; these commands give the proxies and the report their rights:")
-    for principal, operation in ((writer, "Write"), (reader, "Read")):
-        words = ["kafka-acls.sh", "--bootstrap-server", settings["bootstrap.servers"]]
-        if command_config is not None:
-            words += ["--command-config", str(command_config)]
-        words += ["--add", f"--allow-principal={principal_name(principal)}"]
-        say(shlex.join([*words, f"--operation={operation}", f"--topic={topic}"]))
-
-
-@topic_app.command(name="status")
-def topic_status(
-    topic: _Topic,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """List the topic's partitions: leader, replicas in sync, messages, age of the newest."""
-    with _topic_admin(topic, bootstrap_server, command_config) as (admin, _):
-        found = admin.status()
-    if output in (Output.JSON, Output.YAML):
-        print_document(asdict(found), output)
-        return
-    from proxy.ops.status.text import ago, number
-
-    now_ms = time.time_ns() // 1_000_000
-    print_list(
-        found.partitions,
-        output,
-        items="partitions",
-        columns={
-            "Partition": lambda one: str(one.partition),
-            "Leader": lambda one: "none" if one.leader is None else str(one.leader),
-            "In sync": lambda one: f"{one.in_sync} of {one.replicas}",
-            "Messages": lambda one: (
-                "-" if one.first is None or one.end is None else number(one.end - one.first)
-            ),
-            "Newest": lambda one: "-" if one.newest_ms is None else ago(one.newest_ms, now_ms),
-            "First": lambda one: "-" if one.first is None else str(one.first),
-            "End": lambda one: "-" if one.end is None else str(one.end),
-        },
-        document=asdict,
-        name=lambda one: str(one.partition),
-        wide=("First", "End"),
-    )
-    note(_kept(found.retention_ms))
-
-
-@contextmanager
-def _topic_admin(
-    topic: str, servers: str | None, command_config: Path | None
-) -> "Iterator[tuple[TopicAdmin, Settings]]":
-    """Yield the administration of a topic, and librdkafka's settings. Errors name the topic."""
     from metrics.delivery.target import parse_target
     from proxy.delivery.kafka_settings import of_options
 
@@ -136,25 +77,27 @@ def _topic_admin(
     except ValueError as error:
         raise fail(str(error), Exit.USAGE) from None
     require_extra("kafka")
-    from proxy.delivery.topic_admin import TopicAdmin
+    from proxy.delivery.topic_admin import create_topic
 
     with explained(command_config):
-        settings = of_options(servers, command_config)
-        admin = TopicAdmin(topic, settings)
+        settings = of_options(bootstrap_server, command_config)
     try:
-        yield admin, settings
+        create_topic(
+            topic,
+            settings,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            retention_ms=retention_ms,
+        )
     except ProxyError as error:
         raise fail(f"kafka:{topic}: {error}", Exit.REFUSED) from None
-
-
-def _kept(retention_ms: int | None) -> str:
-    from proxy.ops.status.text import duration
-
-    if retention_ms is None:
-        return "the retention of events is unknown: reading it takes DESCRIBE_CONFIGS on the topic"
-    if retention_ms < 0:
-        return "events are kept forever"
-    return f"events are kept for {duration(retention_ms / 1000)}"
+    note(f"kafka:{topic} is created; these commands give the proxies and the report their rights:")
+    for principal, operation in ((writer, "Write"), (reader, "Read")):
+        words = ["kafka-acls.sh", "--bootstrap-server", settings["bootstrap.servers"]]
+        if command_config is not None:
+            words += ["--command-config", str(command_config)]
+        words += ["--add", f"--allow-principal={principal_name(principal)}"]
+        say(shlex.join([*words, f"--operation={operation}", f"--topic={topic}"]))
 
 
 DRAIN_SECONDS: Final = 10.0

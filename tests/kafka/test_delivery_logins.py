@@ -276,8 +276,6 @@ def test_the_way_from_a_topic_that_is_made_to_its_report(
         logins[user] = ["--command-config", str(file)]
     delivered = CliRunner().invoke(app, [*command(events, topic), *logins[WRITER]])
     assert delivered.output == "3 events delivered\n"
-    shown = CliRunner().invoke(app, ["events", "topic", "status", topic, *logins[READER]])
-    assert shown.exit_code == 0, shown.output
     arguments = ["report", "--events", f"kafka:{topic}", "--state", str(tmp_path / "state")]
     report = CliRunner().invoke(app, [*arguments, "--out", str(out), *logins[READER]])
     assert report.exit_code == 0, report.output

@@ -113,7 +113,6 @@ def test_the_state_is_outside_the_tables(tmp_path: Path) -> None:
     "arguments",
     [
         ["report", "--events", "kafka:t", "--out", "report"],
-        ["events", "topic", "status", "t"],
         ["events", "topic", "create", "t"],
         ["events", "deliver", "--events", ".", "--to", "kafka:t"],
     ],
