@@ -10,31 +10,12 @@ Rules:
 """
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 from metrics.connection import Client, Grant, Origin
 from metrics.event_lines import Line
 from metrics.events import SCHEMA_VERSION, EventKind, IntervalEnd
 from metrics.period import NO_USAGE, Interval, Period, Usage
-
-# Constants, because looking up the member of an enumeration takes longer than writing it
-_AUTHENTICATED: Final = str(EventKind.AUTHENTICATED)
-_REAUTHENTICATED: Final = str(EventKind.REAUTHENTICATED)
-_NO_REAUTH: Final = str(EventKind.NO_REAUTH)
-_FAILED: Final = str(EventKind.FAILED)
-_EXPIRED_KILLED: Final = str(EventKind.EXPIRED_KILLED)
-_WOULD_BE_KILLED: Final = str(EventKind.WOULD_BE_KILLED)
-_DENIED: Final = str(EventKind.DENIED)
-_WOULD_BE_DENIED: Final = str(EventKind.WOULD_BE_DENIED)
-_MISROUTED: Final = str(EventKind.MISROUTED)
-_ADMINISTERED: Final = str(EventKind.ADMINISTERED)
-_CLOSED: Final = str(EventKind.CLOSED)
-_CHECKPOINT: Final = str(EventKind.CHECKPOINT)
-_SUMMARY: Final = str(EventKind.SUMMARY)
-_ENDED_BY_RENEWAL: Final = str(IntervalEnd.REAUTHENTICATED)
-_ENDED_BY_FAILURE: Final = str(IntervalEnd.FAILED)
-_ENDED_BY_EXPIRY: Final = str(IntervalEnd.EXPIRED_KILLED)
-_ENDED_BY_CLOSE: Final = str(IntervalEnd.CLOSED)
 
 
 @final
@@ -123,7 +104,7 @@ class SessionHistory:
         self._expired_from: int | None = None
         self._expired_requests = 0
         self._refused_at: float | None = None
-        self._ended_by: str = _ENDED_BY_CLOSE
+        self._ended_by: str = IntervalEnd.CLOSED
         self._begin_period(NO_USAGE, origin.connected_at)
 
     @property
@@ -153,7 +134,7 @@ class SessionHistory:
         latency_us = _rounded(grant.latency * 1e6)
         before = () if self._grant is None else self._grant.groups
         if not first:
-            self._period.end_interval(self._interval(usage, now, _ENDED_BY_RENEWAL))
+            self._period.end_interval(self._interval(usage, now, IntervalEnd.REAUTHENTICATED))
             self._period.add_latency(latency_us)
         self._expired_requests = self._count_expired(usage)
         self._expired_from = None
@@ -161,15 +142,15 @@ class SessionHistory:
         self._authentications += 1
         self._authenticated_at = now
         self._interval_usage = usage
-        kinds = [_AUTHENTICATED if first else _REAUTHENTICATED]
+        kinds = [EventKind.AUTHENTICATED if first else EventKind.REAUTHENTICATED]
         if first and not self.client.authenticate_version:
-            kinds.append(_NO_REAUTH)
+            kinds.append(EventKind.NO_REAUTH)
         lines = []
         for kind in kinds:
             line = self._event(kind, usage, now, since_auth_ms=age_ms)
             line.number("auth_latency_us", latency_us)
             line.texts("groups", grant.groups)
-            if kind == _REAUTHENTICATED and grant.groups != before:
+            if kind == EventKind.REAUTHENTICATED and grant.groups != before:
                 line.texts("groups_joined", [one for one in grant.groups if one not in before])
                 line.texts("groups_left", [one for one in before if one not in grant.groups])
             lines.append(line.finish())
@@ -180,8 +161,8 @@ class SessionHistory:
 
         `claimed` is the principal that the client claimed without proof; None if unknown.
         """
-        self._ended_by = _ENDED_BY_FAILURE
-        line = self._event(_FAILED, usage, now)
+        self._ended_by = IntervalEnd.FAILED
+        line = self._event(EventKind.FAILED, usage, now)
         line.text("failure_reason", reason)
         if claimed is not None:
             line.unique_text("claimed_principal", claimed)
@@ -199,7 +180,7 @@ class SessionHistory:
             return None
         self._expired_from = usage.requests
         self._period.would_be_kills += 1
-        return self._expiry(_WOULD_BE_KILLED, api_key, usage, now, throttled)
+        return self._expiry(EventKind.WOULD_BE_KILLED, api_key, usage, now, throttled)
 
     def expired_killed(
         self, api_key: int, usage: Usage, now: float, throttled: tuple[int, str] | None = None
@@ -209,9 +190,9 @@ class SessionHistory:
         `usage` excludes the refused request, although it is a use of the session.
         `throttled` is as in `would_be_killed`.
         """
-        self._ended_by = _ENDED_BY_EXPIRY
+        self._ended_by = IntervalEnd.EXPIRED_KILLED
         self._refused_at = now
-        return self._expiry(_EXPIRED_KILLED, api_key, usage, now, throttled)
+        return self._expiry(EventKind.EXPIRED_KILLED, api_key, usage, now, throttled)
 
     def _expiry(
         self, kind: str, api_key: int, usage: Usage, now: float, throttled: tuple[int, str] | None
@@ -236,7 +217,7 @@ class SessionHistory:
     ) -> str:
         """Record `denials` denials by ACLs; `would_be` is True if they were not enforced
         (`authorizer.mode: audit`)."""
-        line = self._event(_WOULD_BE_DENIED if would_be else _DENIED, usage, now)
+        line = self._event(EventKind.WOULD_BE_DENIED if would_be else EventKind.DENIED, usage, now)
         line.text("operation", operation)
         line.text("resource_type", resource_type)
         line.text("resource_name", resource_name)
@@ -256,7 +237,7 @@ class SessionHistory:
 
         `error_code`: None without a response. `omitted`: number of resources without a record.
         """
-        line = self._event(_ADMINISTERED, usage, now)
+        line = self._event(EventKind.ADMINISTERED, usage, now)
         line.number("api_key", api_key)
         if resource is not None:
             line.unique_text("resource_name", resource)
@@ -276,7 +257,7 @@ class SessionHistory:
         now: float,
     ) -> str:
         """Record that the client connected to the wrong broker (KIP-1242)."""
-        line = self._event(_MISROUTED, usage, now)
+        line = self._event(EventKind.MISROUTED, usage, now)
         line.unique_text("meant_cluster_id", meant_cluster_id)  # chosen by the client
         line.number("meant_node_id", meant_node_id)
         line.optional_text("cluster_id", cluster_id)
@@ -294,7 +275,7 @@ class SessionHistory:
             and not without_handshake
         ):
             return []
-        line = self._event(_CLOSED, usage, now)
+        line = self._event(EventKind.CLOSED, usage, now)
         line.text("close_reason", reason)
         lines = [line.finish()]
         if self._grant is not None:
@@ -311,7 +292,7 @@ class SessionHistory:
         self._mark_activity(usage)
         lines = []
         if now - self._last_event_at >= self._cadence.checkpoint:
-            lines.append(self._event(_CHECKPOINT, usage, now).finish())
+            lines.append(self._event(EventKind.CHECKPOINT, usage, now).finish())
         if self._grant is None:
             return lines
         if now - self._period_began_at >= self._cadence.summary:
@@ -369,7 +350,7 @@ class SessionHistory:
         if not final_row:
             intervals.append(self._interval(usage, now, None).row())
         reauthentications = self._authentications - max(self._period_authentications, 1)
-        line = self._row(_SUMMARY, usage, period.usage, now, None)
+        line = self._row(EventKind.SUMMARY, usage, period.usage, now, None)
         line.number("expired_requests", self._count_expired(usage) - self._period_expired)
         line.optional_text("close_reason", close_reason)
         line.number("period_start_ms", period.start_ms)

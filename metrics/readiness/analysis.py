@@ -268,39 +268,21 @@ class Analysis:
 
     def _authentication_counts(self) -> str:
         """Count from events, and use summary rows only for connections with incomplete events."""
-        totals, view, since_ms = self._totals, self._log.view, self._question.since_ms
-        if not totals["incomplete"]:
+        if not self._totals["incomplete"]:
             return authentications.counts("events")
-        if totals["without_events"] == totals["connections"]:
-            return authentications.counts_of_summaries("events", since_ms)
-        incomplete = "SELECT connection_id FROM connections WHERE incomplete"
-        self._choose("incomplete", incomplete)
-        self._choose("without_events", f"{incomplete} AND without_events")
-        self._choose("with_some", f"{incomplete} AND NOT without_events")
-        view("events_of_none", self._events_of("without_events"))
-        view("events_of_some", self._events_of("with_some"))
-        view("events_of_all", _not_of("events", "incomplete"))
-        counts = [authentications.counts_of_summaries("events_of_none", since_ms)]
-        if totals["without_events"] < totals["incomplete"]:
-            counts.append(authentications.counts_of_either_view("events_of_some", since_ms))
-        if totals["incomplete"] < totals["connections"]:
-            counts.append(authentications.counts("events_of_all"))
-        return " UNION ALL ".join(counts)
+        self._choose("incomplete", "SELECT connection_id FROM connections WHERE incomplete")
+        self._log.view("incomplete_events", self._events_of("incomplete"))
+        self._log.view("complete_events", _not_of("events", "incomplete"))
+        both = authentications.counts_of_both_views("incomplete_events", self._question.since_ms)
+        return f"{both} UNION ALL {authentications.counts('complete_events')}"
 
     def lifetimes(self) -> None:
         """Apply each lifetime to the recorded events of the affected connections."""
         log, engine, lifetimes_ms = self._log, self._engine, self._question.lifetimes_ms
         engine.keep("concerned", what_if.concerned("standing", lifetimes_ms))
-        # the event after a checkpoint repeats its data, so only the last checkpoint is needed
-        wanted = f"""AS r WHERE {what_if.adds_to_intervals()} OR (r.connection_id, r.sequence) IN (
-            SELECT connection_id, last_sequence FROM unnamed)"""
-        listed = "(SELECT * FROM connections WHERE incomplete)"
-        self._choose("listed", _of("concerned", listed))
-        self._choose("complete", _not_of("concerned", listed))
-        log.view("partly", self._events_of("listed"))
-        log.view("fully", f"SELECT * FROM ({self._events_of('complete')}) {wanted}")
-        parts, rest = what_if.intervals("partly"), what_if.intervals_if_complete("fully")
-        log.keep("intervals", f"{parts} UNION ALL {rest}")
+        log.give("concerned")
+        log.view("concerned_events", self._events_of("concerned"))
+        log.keep("intervals", what_if.intervals("concerned_events"))
         added = what_if.kills_of_added("standing", lifetimes_ms)
         engine.keep("kills", f"{what_if.kills('intervals', lifetimes_ms)} UNION ALL {added}")
         engine.keep("what_if", what_if.what_if("standing", "kills", "observed", lifetimes_ms))
@@ -337,13 +319,13 @@ class Analysis:
 
     def _rollout(self) -> None:
         """Judge principals by the rules of `reauth.enforcement: auto`, on each day."""
-        log, totals, gaps = self._log, self._totals, "(SELECT * FROM events WHERE false)"
+        log, gaps = self._log, "(SELECT * FROM events WHERE false)"
         kinds = (EventKind.PROMOTED, EventKind.DEMOTED)
         records = acl_use.records("log", *kinds, **self._bounds)
         log.keep("decisions", rollout.decisions(records))
         log.give("decisions")
         self._choose("late", "SELECT connection_id, number FROM use_intervals WHERE NOT in_time")
-        if totals["suspects"] and totals["other_kinds"]:
+        if self._totals["suspects"]:
             gaps = "gaps"
             log.view(gaps, rollout.gaps("suspected"))
         log.keep("evidence", rollout.evidence("events", gaps, "late", "decisions"))

@@ -1,8 +1,7 @@
 """Counts and latencies of authentications, per minute and latency bucket; storms and failures.
 
-The authentications of a connection may be recorded in three ways: as an event each, as some events
-plus summary rows for the rest, or as summary rows only. A query for each way returns the same
-table; the fewer rows it has to compare, the less it costs.
+Each authentication of a connection is an event; those whose events are missing are in summary rows.
+Only connections that lack such events are counted from both, which costs more.
 """
 
 import math
@@ -57,7 +56,7 @@ def counts(events: str) -> str:
         WHERE minute_ms IS NOT NULL OR bucket IS NOT NULL"""
 
 
-def counts_of_either_view(events: str, since_ms: int | None) -> str:
+def counts_of_both_views(events: str, since_ms: int | None) -> str:
     """Return the same counts for connections with authentications that only summary rows have.
 
     An authentication that is in several rows, or also in an event, is counted once.
@@ -70,7 +69,8 @@ def counts_of_either_view(events: str, since_ms: int | None) -> str:
                 auth_latency_us AS latency_us
             FROM {events} WHERE {is_kind(_LOGIN, _AGAIN)}
             UNION ALL SELECT connection_id, mechanism, each.number, each.authenticated_ms, NULL
-            FROM ({_exploded(events)}) AS summed) AS recorded
+            FROM (SELECT connection_id, mechanism, explode(intervals) AS each
+                FROM {events} WHERE {is_kind(EventKind.SUMMARY)}) AS summed) AS recorded
         WHERE time_ms >= {since_ms or 0} GROUP BY connection_id, mechanism, number"""
     names = "mechanism, kind, timestamp_ms, auth_latency_us, failure_reason, authentications"
     minutes = f"""({once} UNION ALL SELECT {names} FROM {events}
@@ -79,32 +79,6 @@ def counts_of_either_view(events: str, since_ms: int | None) -> str:
     return f"""SELECT * FROM ({counts(minutes)}) AS minutes WHERE minute_ms IS NOT NULL
         UNION ALL SELECT * FROM ({counts(firsts)}) AS latencies WHERE bucket IS NOT NULL
         UNION ALL {_summed_latencies(events)}"""
-
-
-def counts_of_summaries(events: str, since_ms: int | None) -> str:
-    """Return the same counts for connections whose authentications are in no event.
-
-    Each authentication is counted in the row of its period, so rows need not be compared.
-    Authentications before `since_ms` are not counted.
-    """
-    started = """CASE WHEN each.number = 1 THEN each.authenticated_ms >= period_start_ms
-        ELSE each.number > authentications - reauthentications END"""
-    failed = f"(SELECT * FROM {events} WHERE {is_kind(EventKind.FAILED)}) AS failed"
-    return f"""{counts(failed)}
-        UNION ALL SELECT mechanism,
-            CASE WHEN again THEN '{_AGAIN}' ELSE '{_LOGIN}' END, minute_ms, NULL, again, NULL,
-            count(*), NULL, NULL
-        FROM (SELECT mechanism, {minute_of("each.authenticated_ms")} AS minute_ms,
-            each.number <> 1 AS again FROM ({_exploded(events)}) AS summed
-            WHERE {started} AND each.authenticated_ms >= {since_ms or 0}) AS started
-        GROUP BY mechanism, minute_ms, again
-        UNION ALL {_summed_latencies(events)}"""
-
-
-def _exploded(events: str) -> str:
-    return f"""SELECT connection_id, mechanism, period_start_ms, authentications,
-        reauthentications, explode(intervals) AS each
-        FROM {events} WHERE {is_kind(EventKind.SUMMARY)}"""
 
 
 def _summed_latencies(events: str) -> str:

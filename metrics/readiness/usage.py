@@ -99,19 +99,17 @@ class Occurrence(IntFlag):
     SUMMARY = 32
     EXPIRED_USE = 64
     """An expired session was used, according to the counter `expired_requests`."""
-    OTHER_KIND = 128
-    """The connection has an event other than a summary row."""
-    DROPPED_VERSION = 256
+    DROPPED_VERSION = 128
     """A version of an API was used that Kafka 4.0 dropped."""
-    GROUP = 512
+    GROUP = 256
     """The client was a member of a group; summary rows have no groups."""
-    RENEWAL_FAILURE = 1024
+    RENEWAL_FAILURE = 512
     """A re-authentication failed although a lifetime had been announced."""
-    THROTTLED = 2048
+    THROTTLED = 1024
     """A throttle lasted beyond the end of a session that was then used."""
-    REAUTH_REFUSAL = 4096
+    REAUTH_REFUSAL = 2048
     """A re-authentication was refused as illegal at that time (Kafka's error 34)."""
-    LEFT_OUT = 8192
+    LEFT_OUT = 4096
     """The connection is beyond the bound of its client, and its single events are not read."""
 
 
@@ -318,8 +316,8 @@ def _is_complete(more: int = 0) -> str:
 
     Only occurrences of harmless connections, and those of `more`, are allowed.
     """
-    known = Occurrence.CLOSED | Occurrence.SUMMARY | Occurrence.OTHER_KIND | Occurrence.DENIAL
-    known |= Occurrence.DROPPED_VERSION | Occurrence.LOGIN_FAILURE | Occurrence.GROUP
+    known = Occurrence.CLOSED | Occurrence.SUMMARY | Occurrence.DENIAL | Occurrence.GROUP
+    known |= Occurrence.DROPPED_VERSION | Occurrence.LOGIN_FAILURE
     harmless = known.value | more
     return f"""problem IS NULL AND ended_sequence = last_sequence
         AND authentication_events = authentications AND ({occurred(Occurrence.CLOSED)})
@@ -371,8 +369,8 @@ def by_connection(source: str, since_ms: int | None) -> str:
     not found.)
 
     `whole`: all events from the first to the last are present. `incomplete`: some authentications
-    are only in summary rows; `without_events`: all of them are. `expiring`: one of its sessions may
-    have been used past its end. `numbered`: the expected number of events; without those before
+    are only in summary rows. `expiring`: one of its sessions may have been used past its end.
+    `numbered`: the expected number of events; without those before
     `since_ms`.
     """
     first = "0"
@@ -381,7 +379,7 @@ def by_connection(source: str, since_ms: int | None) -> str:
     return f"""SELECT *, NOT is_run AS suspect,
         {is_added()} OR (is_run AND first_sequence = 0) AS whole,
         authentication_events < authentications AND {occurred(Occurrence.SUMMARY)} AS incomplete,
-        authentication_events = 0 AS without_events, {_is_expiring()} AS expiring,
+        {_is_expiring()} AS expiring,
         CASE WHEN {is_added()} THEN events ELSE last_sequence + 1 - {first} END AS numbered
         FROM (SELECT *, {is_added()} OR {_is_run()} AS is_run
             FROM (SELECT connection_id, max(alike) AS alike, {_added()}
@@ -389,20 +387,16 @@ def by_connection(source: str, since_ms: int | None) -> str:
 
 
 def totals(source: str) -> str:
-    """One row: numbers of connections, present and expected events, and special connections."""
-    return f"""SELECT coalesce({total("alike")}, 0) AS connections,
-        coalesce({total("events")}, 0) AS events,
+    """One row: numbers of present and expected events, and of special connections."""
+    return f"""SELECT coalesce({total("events")}, 0) AS events,
         coalesce({total("numbered")}, 0) AS numbered, count_if(expiring) AS expiring,
         count_if({occurred(Occurrence.DENIAL)}) AS denied,
         count_if({occurred(Occurrence.DROPPED_VERSION)}) AS with_dropped_versions,
         count_if({occurred(Occurrence.GROUP)}) AS with_groups,
         count_if({occurred(Occurrence.THROTTLED)}) AS throttled,
-        count_if({occurred(Occurrence.OTHER_KIND)}) AS other_kinds,
         count_if({occurred(Occurrence.LEFT_OUT)}) AS left_out,
         count_if(suspect) AS suspects, count_if(NOT whole) AS parts,
-        coalesce({total("CASE WHEN incomplete THEN alike END")}, 0) AS incomplete,
-        coalesce({total("CASE WHEN incomplete AND without_events THEN alike END")}, 0)
-            AS without_events,
+        count_if(incomplete) AS incomplete,
         count_if(NOT coalesce(ended_sequence = last_sequence, false)) AS unnamed FROM {source}"""
 
 
@@ -434,7 +428,6 @@ def _six_squares(last: str) -> str:
 def _of_events(*, both_views: bool) -> dict[str, str]:
     """Return the columns from events and summary rows, without the rows' intervals."""
     again = is_kind(EventKind.REAUTHENTICATED)
-    other = Occurrence.OTHER_KIND
     failure = f"""CASE WHEN authentications > 0 THEN {_failed_again()}
         ELSE {Occurrence.LOGIN_FAILURE.value} END"""
     return {
@@ -470,18 +463,18 @@ def _of_events(*, both_views: bool) -> dict[str, str]:
             OR {is_kind(EventKind.EXPIRED_KILLED, EventKind.FAILED)} THEN since_auth_ms END""",
         "saw": f"""{_saw_in_any()} |
             CASE WHEN groups IS NOT NULL THEN {Occurrence.GROUP.value} ELSE 0 END |
-            CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED | other} | CASE
+            CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED} | CASE
                 WHEN close_reason IN ({words(KILLED)}) THEN {Occurrence.KILLED.value}
                 WHEN close_reason IN ({words(REFUSED)}) THEN {failure} ELSE 0 END
-            WHEN {is_kind(EventKind.EXPIRED_KILLED)} THEN {Occurrence.KILLED | other}
-            WHEN {is_kind(EventKind.FAILED)} THEN {other.value} | {failure} | CASE
+            WHEN {is_kind(EventKind.EXPIRED_KILLED)} THEN {Occurrence.KILLED}
+            WHEN {is_kind(EventKind.FAILED)} THEN {failure} | CASE
                 WHEN authentications > 0 AND failure_reason = '{_ILLEGAL}'
                 THEN {Occurrence.REAUTH_REFUSAL.value} ELSE 0 END
             WHEN {is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED)}
-                THEN {Occurrence.DENIAL | other}
+                THEN {Occurrence.DENIAL}
             WHEN is_summary THEN {Occurrence.SUMMARY} | CASE WHEN final
                 THEN {Occurrence.CLOSED} ELSE 0 END
-            ELSE {other} END""",
+            ELSE 0 END""",
         # a complete connection has an event for each
         "would_be_kills_in_summaries": f"CASE WHEN is_summary THEN {counted('would_be_kills')} END"
         if both_views

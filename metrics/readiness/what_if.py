@@ -8,7 +8,7 @@ unknown: `unproven`, sessions of clients that speak v1 but were never announced 
 `cut_short`, connections that were killed or failed to re-authenticate before they reached age L.
 """
 
-from metrics.events import MAX_INT64, MAX_INTERVALS, EventKind, IntervalEnd
+from metrics.events import MAX_INT64, EventKind, IntervalEnd
 from metrics.readiness.events import (
     DAY_MS,
     MAX_DURATION_MS,
@@ -41,65 +41,18 @@ def concerned(session_rows: str, lifetimes_ms: tuple[int, ...]) -> str:
         WHERE standing IN ({words(_CONCERNED)}) AND used_ms > {min(lifetimes_ms)}"""
 
 
-def adds_to_intervals() -> str:
-    """Return the SQL condition for events whose data the next event does not repeat."""
-    return f"NOT {is_kind(EventKind.CHECKPOINT)}"
-
-
-_PARTS = "connection_id, number, authenticated_ms, used_ms"
-
-
 def intervals(events: str) -> str:
     """One row per connection and authentication, with the last use and the minutes of use.
 
     `runs` come from all summary rows that overlap the interval, so the first and last runs may
-    belong to neighbouring intervals.
+    belong to neighbouring intervals. Most rows of minutes are a single run of ones; in other rows,
+    each minute becomes a run. A run is a struct of the start of its first minute, `a`, and of its
+    last minute, `b`.
     """
     summary = is_kind(EventKind.SUMMARY)
-    parts = f"""SELECT connection_id, latest AS number, begin_ms AS authenticated_ms,
-            {used_ms("begin_ms")} AS used_ms FROM ({_with_latest(events)}) AS e WHERE NOT {summary}
-        UNION ALL SELECT connection_id, each.number, each.authenticated_ms,
-            each.last_request_since_auth_ms
-        FROM (SELECT connection_id, explode(intervals) AS each FROM {events}
-            WHERE {summary}) AS summed"""
-    numbers = f"""SELECT connection_id, each.number AS number, active_from_ms, bits
-        FROM (SELECT connection_id, active_from_ms, {_bits()} AS bits, explode(intervals) AS each
-            FROM {events} WHERE {summary}) AS summed"""
-    return _one_each(parts, numbers)
-
-
-def intervals_if_complete(events: str) -> str:
-    """Return the same for connections with an event for each authentication.
-
-    The lists in their summary rows add nothing, and reading them would take most of the time.
-    """
-    parts = f"""SELECT connection_id, latest AS number, begin_ms AS authenticated_ms,
-        {used_ms("begin_ms")} AS used_ms FROM ({_with_latest(events)}) AS e"""
-    earlier = f"""CASE WHEN reauthentications > 0 THEN
-        least(reauthentications, {MAX_INTERVALS - 1}) ELSE 0 END"""
-    numbers = f"""SELECT connection_id, explode(sequence(authentications - {earlier},
-            authentications)) AS number, active_from_ms, {_bits()} AS bits
-        FROM {events} WHERE {is_kind(EventKind.SUMMARY)}"""
-    return _one_each(parts, numbers)
-
-
-def _bits() -> str:
-    return f"(active_minutes & {MAX_INT64})"
-
-
-def _with_latest(events: str) -> str:
-    """Add the number and the start of an event's interval."""
-    ended = f"CASE WHEN {is_kind(EventKind.REAUTHENTICATED)} THEN 1 ELSE 0 END"
-    return f"""SELECT *, authentications - {ended} AS latest,
-        {interval_start()} AS begin_ms FROM {events}"""
-
-
-def _one_each(parts: str, numbers: str) -> str:
-    """Combine the data on each interval: its start, its last use, and its runs of active minutes.
-
-    Most rows of minutes are a single run of ones; in other rows, each minute becomes a run. A run
-    is a struct of the start of its first minute, `a`, and of its last minute, `b`.
-    """
+    begin, ended = interval_start(), is_kind(EventKind.REAUTHENTICATED)
+    listed = f"""SELECT connection_id, active_from_ms, active_minutes & {MAX_INT64} AS bits,
+        explode(intervals) AS each FROM {events} WHERE {summary}"""
     count = "CAST(bit_count(bits) AS INT)"
     lowest = "CAST(round(log2(bits & -bits)) AS INT)"
     # shifted to bit 0, a single run consists of all the ones
@@ -109,18 +62,22 @@ def _one_each(parts: str, numbers: str) -> str:
             active_from_ms + (CASE WHEN whole THEN minute + ones - 1 ELSE minute END) * {MINUTE_MS}
                 AS b
         FROM (SELECT *, {whole} AS whole, explode(sequence(first, {last})) AS minute
-            FROM (SELECT *, {count} AS ones, {lowest} AS first FROM ({numbers}) AS rows
-                WHERE bits <> 0) AS bits) AS minutes
+            FROM (SELECT *, each.number AS number, {count} AS ones, {lowest} AS first
+                FROM ({listed}) AS listed WHERE bits <> 0) AS bits) AS minutes
         WHERE whole OR shiftright(bits, minute) % 2 = 1"""
     run = "CASE WHEN a IS NOT NULL THEN named_struct('a', a, 'b', b) END"
+    no_run = "CAST(NULL AS BIGINT) AS a, CAST(NULL AS BIGINT) AS b"
     return f"""SELECT connection_id, number, min(authenticated_ms) AS authenticated_ms,
         {at_most("max(used_ms)", MAX_DURATION_MS)} AS used_ms,
         sort_array(collect_list({run})) AS runs
-        FROM (SELECT {_PARTS}, CAST(NULL AS BIGINT) AS a, CAST(NULL AS BIGINT) AS b
-            FROM ({parts}) AS parts
-            WHERE coalesce(authenticated_ms, 0) <= {MAX_EPOCH_MS}
+        FROM (SELECT connection_id, authentications - CASE WHEN {ended} THEN 1 ELSE 0 END AS number,
+                {begin} AS authenticated_ms, {used_ms(begin)} AS used_ms, {no_run}
+            FROM {events} WHERE NOT {summary}
+            UNION ALL SELECT connection_id, each.number, each.authenticated_ms,
+                each.last_request_since_auth_ms, {no_run} FROM ({listed}) AS listed
             UNION ALL SELECT connection_id, number, NULL, NULL, a, b FROM ({runs}) AS runs) AS known
-        WHERE number > 0 GROUP BY connection_id, number
+        WHERE number > 0 AND coalesce(authenticated_ms, 0) <= {MAX_EPOCH_MS}
+        GROUP BY connection_id, number
         HAVING min(authenticated_ms) IS NOT NULL"""
 
 

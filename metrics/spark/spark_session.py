@@ -37,7 +37,11 @@ _SQL = {
 SMALL_BYTES = 64 * 1024 * 1024
 """The input size in bytes up to which starting the JVM takes most of the time."""
 
-_SMALL_SQL = {
+_METASPACE = "-XX:MetaspaceSize=256m"
+"""The initial metaspace: Spark's classes exceed the default, which causes four full GCs."""
+
+_SMALL = {
+    JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_METASPACE} -Xmn256m",
     "spark.sql.shuffle.partitions": "1",
     # compiling a query takes longer than interpreting it over a few thousand rows
     "spark.sql.codegen.wholeStage": "false",
@@ -45,17 +49,6 @@ _SMALL_SQL = {
     # adaptive execution runs a job per stage and replans after each, without benefit
     "spark.sql.adaptive.enabled": "false",
 }
-
-_METASPACE = "-XX:MetaspaceSize=256m"
-"""The initial metaspace: Spark's classes exceed the default, which causes four full GCs."""
-
-_SMALL = _SMALL_SQL | {
-    JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_METASPACE} -Xmn256m",
-}
-
-MEDIUM_BYTES = 256 * 1024 * 1024
-"""The size of the lines in bytes up to which the JVM's second compiler costs more time than it
-saves: parsing lines runs a large amount of Java code."""
 
 _COLLECTOR = "-XX:+UseParallelGC"
 """The garbage collector: pauses do not matter in a batch job, and it costs half of the default."""
@@ -68,13 +61,7 @@ _LARGE = {
     "spark.sql.files.maxPartitionBytes": str(32 * 1024 * 1024),
 }
 
-_FIRST_COMPILER = f"{_COLLECTOR} {_METASPACE} -XX:TieredStopAtLevel=1"
-
-_MEDIUM = _LARGE | {
-    JAVA_OPTIONS: _FIRST_COMPILER,
-}
-
-_EXECUTORS = _FIRST_COMPILER
+_EXECUTORS = f"{_COLLECTOR} {_METASPACE} -XX:TieredStopAtLevel=1"
 """JVM options of separate executors (`local-cluster`), which start cold in each run: with them they
 take half the CPU time for a million events, and three quarters for five million."""
 
@@ -114,9 +101,7 @@ def make_session(
 
 def local_options(input_bytes: int | None) -> dict[str, str]:
     """Return the settings of Spark and its JVM for an input of this size on one machine."""
-    if input_bytes is not None and input_bytes <= SMALL_BYTES:
-        return dict(_SMALL)
-    return dict(_LARGE if input_bytes is None or input_bytes > MEDIUM_BYTES else _MEDIUM)
+    return dict(_SMALL if input_bytes is not None and input_bytes <= SMALL_BYTES else _LARGE)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.events.generate import Size, clients_of, simulated
-from metrics.events import EventKind
+from metrics.events import AuthInterval, EventKind
 from metrics.report.projection import projection
 from tests.support.metrics import EPOCH_MS
 from tests.support.readiness import MINUTE_MS, Row, answers, later, login
@@ -154,6 +154,17 @@ def test_a_library_named_on_one_connection_is_that_of_the_client() -> None:
 
 def tail(end: Callable[[int], list[str]]) -> Row:
     """What a lifetime of 5 min does to a connection that is used each hour, and then ends."""
+
+    def used(age_ms: int) -> AuthInterval:
+        return AuthInterval(
+            number=1,
+            authenticated_ms=EPOCH_MS,
+            session_lifetime_ms=0,
+            announced_lifetime_ms=0,
+            requests=1,
+            last_request_since_auth_ms=age_ms,
+        )
+
     head = [
         login(authenticate_version=0, announced_lifetime_ms=0),
         *(
@@ -165,6 +176,7 @@ def tail(end: Callable[[int], list[str]]) -> Row:
                 last_request_ms=EPOCH_MS + (60 * hour - 30) * MINUTE_MS,
                 active_from_ms=EPOCH_MS + 60 * (hour - 1) * MINUTE_MS,
                 active_minutes=1 << 30,
+                intervals=(used((60 * hour - 30) * MINUTE_MS),),
             )
             for hour in range(1, 25)
         ),

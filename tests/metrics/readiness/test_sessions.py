@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.events.generate import EPOCH, Size, clients_of, simulated
+from benchmarks.events.generate import Size, clients_of, simulated
 from metrics.events import AuthInterval, EventKind, SessionEvent
 from metrics.readiness import sessions, usage, what_if
 from tests.support.metrics import EPOCH_MS, event, read
@@ -235,10 +235,8 @@ def same_intervals(one: Intervals, other: Intervals) -> None:
         assert row["used_ms"] is None or abs(row["used_ms"] - same["used_ms"]) <= 1
 
 
-def intervals_of(given: Iterable[SessionEvent], *, complete: bool = False) -> Intervals:
-    engine = duckdb_log(given)
-    read_as = what_if.intervals_if_complete if complete else what_if.intervals
-    rows = engine.rows(read_as("log"))
+def intervals_of(given: Iterable[SessionEvent]) -> Intervals:
+    rows = duckdb_log(given).rows(what_if.intervals("log"))
     return {(row["connection_id"], row["number"]): row for row in rows}
 
 
@@ -246,25 +244,6 @@ def test_the_intervals_of_either_view_are_the_same(population: list[SessionEvent
     reported = intervals_of(each for each in population if not is_summary(each))
     assert len(reported) > 100
     same_intervals(reported, intervals_of(each for each in population if is_summary(each)))
-
-
-def test_where_events_tell_all_the_lists_of_summary_rows_need_not_be_read(
-    population: list[SessionEvent],
-) -> None:
-    """Nor checkpoints, but the last event of a connection that is cut off."""
-    shorter = [each for each in population if each.timestamp_ms < EPOCH * 1000 + 5 * HOUR_MS]
-    assert {each.kind for each in shorter} > {EventKind.CHECKPOINT, EventKind.SUMMARY}
-    last = {each.connection_id: each.sequence for each in shorter}
-    needed = [
-        each
-        for each in shorter
-        if each.kind is not EventKind.CHECKPOINT or each.sequence == last[each.connection_id]
-    ]
-    complete, listed = intervals_of(needed, complete=True), intervals_of(shorter)
-    assert len(complete) > 50
-    same_intervals(complete, listed)
-    for name, row in listed.items():
-        assert row["runs"] == complete[name]["runs"]
 
 
 @pytest.mark.parametrize("end", [[], [later(EventKind.CLOSED, 3)]], ids=["open", "closed"])

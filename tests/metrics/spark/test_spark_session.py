@@ -10,7 +10,6 @@ import pytest
 from metrics.readiness.errors import ReportError
 from metrics.spark.spark_session import (
     JAVA_OPTIONS,
-    MEDIUM_BYTES,
     SMALL_BYTES,
     local_options,
     wait_for_executor,
@@ -29,16 +28,8 @@ def test_a_small_input_is_neither_compiled_for_nor_divided(size: int) -> None:
     assert options["spark.sql.shuffle.partitions"] == "1"
 
 
-@pytest.mark.parametrize("size", [SMALL_BYTES + 1, MEDIUM_BYTES])
-def test_a_medium_input_has_the_first_compiler_alone(size: int) -> None:
-    """Spark makes code for it, but the second compiler would not be done before the report is."""
-    options = local_options(size)
-    assert "-XX:TieredStopAtLevel=1" in options[JAVA_OPTIONS].split()
-    assert not any(name.startswith("spark.sql.codegen") for name in options)
-
-
-@pytest.mark.parametrize("size", [MEDIUM_BYTES + 1, None])
-def test_a_large_input_and_an_unknown_one_have_both(size: int | None) -> None:
+@pytest.mark.parametrize("size", [SMALL_BYTES + 1, None])
+def test_a_large_input_and_an_unknown_one_have_both_compilers(size: int | None) -> None:
     """Code of the first compiler alone takes three times as long for each event."""
     options = local_options(size)
     assert "TieredStopAtLevel" not in options[JAVA_OPTIONS]
@@ -46,7 +37,7 @@ def test_a_large_input_and_an_unknown_one_have_both(size: int | None) -> None:
 
 
 @pytest.mark.usefixtures("java")
-@pytest.mark.parametrize("size", [0, SMALL_BYTES + 1, None])
+@pytest.mark.parametrize("size", [0, None])
 def test_java_knows_its_options(size: int | None) -> None:
     """A JVM that is given an option that it does not know does not start."""
     flags = local_options(size)[JAVA_OPTIONS].split()
