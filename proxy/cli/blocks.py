@@ -42,12 +42,40 @@ WAIT_S: Final = 30.0
 """Longest wait of `blocks --wait` in seconds."""
 
 
+def _time(text: str) -> int:
+    """Return the Unix time of an ISO 8601 time, of `now`, or of a time from now.
+
+    It is rounded up: `iat` has whole seconds, and a token of this second must be blocked. Raises
+    BadParameter.
+    """
+    with suppress(ValueError):
+        given = datetime.fromisoformat(text)
+        return math.ceil((given if given.tzinfo else given.astimezone()).timestamp())
+    return math.ceil(time.time() + (0 if text == "now" else _seconds(text)))
+
+
+def _seconds(text: str) -> float:
+    from metrics.report.requirements import duration_ms
+
+    try:
+        return duration_ms(text) / 1000
+    except ValueError:
+        problem = f"{text!a} is neither an ISO 8601 time nor a time such as 30s, 24h or 7d"
+        raise typer.BadParameter(problem) from None
+
+
+def _group(name: str) -> str:
+    return GROUP_TYPE + name.removeprefix(GROUP_TYPE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
     """Options that a client must all meet to be blocked."""
 
-    principal: Annotated[str | None, option("NAME", "As User:alice or alice.")] = None
-    group: Annotated[str | None, option("NAME", "Members of a group.")] = None
+    principal: Annotated[
+        str | None, option("NAME", "As User:alice or alice.", parser=principal_name)
+    ] = None
+    group: Annotated[str | None, option("NAME", "Members of a group.", parser=_group)] = None
     jti: Annotated[str | None, option("ID", "The token with this `jti`.")] = None
     issuer: Annotated[str | None, option("URL", "Tokens with this `iss`.")] = None
     subject: Annotated[str | None, option("NAME", "Tokens with this `sub`.")] = None
@@ -56,7 +84,8 @@ class Criteria:
     software_version: Annotated[str | None, option("TEXT", "By KIP-511.")] = None
     address: Annotated[str | None, option("CIDR", "Clients of a network.")] = None
     issued_before: Annotated[
-        str | None, option("TIME", "Let credentials pass that were issued then or later.")
+        int | None,
+        option("TIME", "Let credentials pass that were issued then or later.", parser=_time),
     ] = None
 
 
@@ -67,14 +96,19 @@ def block(
     criteria: Criteria,
     config: DefaultConfigOption = None,
     reason: Annotated[str, option("TEXT", "Why, for logs and the list.")] = "",
-    begins: Annotated[str | None, option("TIME", "Begin then; by default, now.", "--from")] = None,
-    ends: Annotated[str | None, option("TIME", "End then; by default, never.", "--until")] = None,
+    begins: Annotated[
+        int | None, option("TIME", "Begin then; by default, now.", "--from", parser=_time)
+    ] = None,
+    ends: Annotated[
+        int | None, option("TIME", "End then; by default, never.", "--until", parser=_time)
+    ] = None,
     margin: Annotated[
-        str | None,
+        float | None,
         option(
             "TIME",
             "Keep open sessions for so long, such as 30s, so that a client can return with a newer"
             " credential.",
+            parser=_seconds,
         ),
     ] = None,
     dry_run: Annotated[
@@ -87,18 +121,12 @@ def block(
     A block that ends with the tokens it is for needs --until; a token's own `exp` is the best one.
     Times are ISO 8601, `now`, or from now, such as 24h.
     """
-    given, now = asdict(criteria), time.time()
-    if criteria.principal is not None:
-        given["principal"] = principal_name(criteria.principal)
-    if criteria.group is not None:
-        given["group"] = GROUP_TYPE + criteria.group.removeprefix(GROUP_TYPE)
-    given["issued_before"] = _time(criteria.issued_before, now)
     try:
         entry = Block(
-            **given,
-            starts_at=_time(begins, now),
-            ends_at=_time(ends, now),
-            margin_s=_seconds(margin) if margin else 0.0,
+            **asdict(criteria),
+            starts_at=begins,
+            ends_at=ends,
+            margin_s=margin or 0.0,
             reason=reason,
         )
     except BadBlocks as bad:
@@ -168,7 +196,7 @@ def revoke(config: Path | None, entries: Sequence[Block], reason: str) -> None:
 
     Raises BadParameter and Exit.
     """
-    now = _time("now", time.time())
+    now = _time("now")
     _add([replace(one, issued_before=now, reason=reason) for one in entries], config)
 
 
@@ -227,27 +255,3 @@ def _list_ended(entry: Block, config: Path | None, output: Output) -> None:
     refuse_incomplete(silent)
     if settings.block.file is not None:
         note("sessions of other proxies are not listed")
-
-
-def _time(text: str | None, now: float) -> int | None:
-    """Return the Unix time of an ISO 8601 time, of `now`, or of a time from now.
-
-    It is rounded up: `iat` has whole seconds, and a token of this second must be blocked. Raises
-    BadParameter.
-    """
-    if text is None:
-        return None
-    with suppress(ValueError):
-        given = datetime.fromisoformat(text)
-        return math.ceil((given if given.tzinfo else given.astimezone()).timestamp())
-    return math.ceil(now if text == "now" else now + _seconds(text))
-
-
-def _seconds(text: str) -> float:
-    from metrics.report.requirements import duration_ms
-
-    try:
-        return duration_ms(text) / 1000
-    except ValueError:
-        problem = f"{text!a} is neither an ISO 8601 time nor a time such as 30s, 24h or 7d"
-        raise typer.BadParameter(problem) from None
