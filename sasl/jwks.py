@@ -96,12 +96,6 @@ class KeyCacheSettings:
     max_age_ms: int = 86_400_000
     """Time for which keys are used after the last successful fetch; Kafka has no such limit."""
 
-    def __post_init__(self) -> None:
-        if not 0 < self.retry_backoff_ms <= self.retry_backoff_max_ms:
-            raise ValueError("retry_backoff_ms must be positive, at most retry_backoff_max_ms")
-        if not 0 < self.refresh_ms <= self.max_age_ms:
-            raise ValueError("refresh_ms must be positive, at most max_age_ms")
-
 
 class KeyMissing(Enum):
     """Reason why no key was found for a token."""
@@ -127,8 +121,6 @@ class KeyCache(RefreshSchedule):
         self.loaded_at: float | None = None
         """Time of the last successful fetch in monotonic seconds; None before the first one."""
         self._tried_at: float | None = None
-        self.ignored_keys: tuple[str, ...] = ()
-        """One line of text for each unusable key of the last valid document, with the reason."""
 
     @property
     def key_count(self) -> int:
@@ -141,7 +133,7 @@ class KeyCache(RefreshSchedule):
         from sasl.signatures import ALGORITHMS
 
         try:
-            keys, ignored = _read_document(document)
+            keys = _read_document(document)
         except _BadDocumentError as error:
             self.failed(str(error), now)
             return False
@@ -160,7 +152,6 @@ class KeyCache(RefreshSchedule):
         }
         self.loaded_at = self._tried_at = now
         self._succeeded(now + self._settings.refresh_ms / 1000)
-        self.ignored_keys = ignored
         return True
 
     def failed(self, error: str, now: float, *, refused: bool = False) -> None:
@@ -222,8 +213,8 @@ class _ListedKey(NamedTuple):
     in Kafka, which ignores the `alg` of a key that is listed once."""
 
 
-def _read_document(document: bytes) -> tuple[list[_ListedKey], tuple[str, ...]]:
-    """Return the usable keys with their ids, and a line of text for each unusable key."""
+def _read_document(document: bytes) -> list[_ListedKey]:
+    """Return the usable keys with their ids."""
     if len(document) > MAX_DOCUMENT_BYTES:
         raise _BadDocumentError(f"the JWKS is larger than {MAX_DOCUMENT_BYTES} bytes")
     members = read_object(document)
@@ -242,7 +233,7 @@ def _read_document(document: bytes) -> tuple[list[_ListedKey], tuple[str, ...]]:
     if not usable:
         why = "; ".join(ignored[:3]) or "`keys` is empty"
         raise _BadDocumentError(f"the JWKS has no usable key: {why}")
-    return _merged(usable), tuple(ignored)
+    return _merged(usable)
 
 
 def _merged(usable: list[tuple[str | None, "PublicKey", object]]) -> list[_ListedKey]:

@@ -10,8 +10,6 @@ The broker authenticates the client (`sasl.termination: broker`); these readers 
   allow is a `MalformedMessage`.
 """
 
-import base64
-import binascii
 from enum import Enum, auto
 from typing import Final, Protocol, final
 
@@ -20,7 +18,7 @@ from sasl.jwt_claims import facts_of, text_of
 from sasl.mechanism import PASSWORD
 from sasl.messages import MalformedMessage, read_client_initial_response
 from sasl.scram_messages import read_client_first
-from sasl.untrusted import read_object
+from sasl.untrusted import unverified_claims
 
 MAX_MESSAGE_BYTES: Final = 65_536
 """Maximum size of a client's message that is read, in bytes; a longer one is ignored. Bearer tokens
@@ -174,7 +172,7 @@ class OAuthBearerReader:
         response = None
         if len(message) <= MAX_MESSAGE_BYTES:
             response = read_client_initial_response(message)
-        claims = None if response is None else _claims(response.token)
+        claims = None if response is None else unverified_claims(response.token)
         if response is None or claims is None:
             return
         self.facts = facts_of(claims)
@@ -226,16 +224,3 @@ def _text(data: bytes) -> str | None:
         return data.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _claims(token: str) -> dict[str, object] | None:
-    """Return the unverified claims of a signed JWT (RFC 7519); None if `token` is not a JWT."""
-    parts = token.split(".")
-    if len(parts) != 3:  # header, claims, signature (RFC 7515 section 7.1)
-        return None
-    padded = parts[1] + "=" * (-len(parts[1]) % 4)
-    try:
-        decoded = base64.b64decode(padded, altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    return read_object(decoded)

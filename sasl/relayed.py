@@ -8,7 +8,7 @@ broker's answer decides. Rules:
 - The broker's answers are passed on byte for byte, except for `session_lifetime_ms`. An answer that
   breaks the protocol is a `MalformedMessage`, and ends the connection.
 - A raw token of an opaque exchange may be the last one, which brokers do not answer. The next
-  message does not wait for an answer then (`is_answered`).
+  message does not wait for an answer then (`is_unconfirmed`).
 - A client is authenticated once the broker has accepted it. If the messages do not reveal the end
   of the exchange (`Progress`), the proxy sends the broker a request that it answers only to
   authenticated clients (`confirmed`).
@@ -103,77 +103,54 @@ class RelaySettings:
     OAUTHBEARER. The mapping is read for each message, so it may change."""
 
 
-@final
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """Message that the broker has not answered yet."""
 
-    __slots__ = ("at", "handshake", "version")
-
-    def __init__(self, version: int | None, handshake: str | None, at: float) -> None:
-        self.version: Final = version
-        """Version of SaslHandshake or SaslAuthenticate; None for a raw token."""
-        self.handshake: Final = handshake
-        """Mechanism of a SaslHandshake; None for a token."""
-        self.at: Final = at
+    version: int | None
+    """Version of SaslHandshake or SaslAuthenticate; None for a raw token."""
+    handshake: str | None
+    """Mechanism of a SaslHandshake; None for a token."""
+    at: float
 
 
-@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Grant:
     """Session that the broker's last answer grants, or may grant."""
 
-    __slots__ = (
-        "announced_ms",
-        "at",
-        "broker_ms",
-        "broker_name",
-        "credential_ms",
-        "facts",
-        "identity",
-        "is_current",
-        "killed_after_ms",
-        "lifetime_ms",
-        "opaque",
-        "terms",
-        "version",
-    )
+    identity: Identity
+    broker_name: str | None
+    """Name in the messages, before mapping rules of the proxy; None if it is unknown."""
+    opaque: bool
+    terms: Terms
+    version: int | None
+    broker_ms: int
+    """Lifetime that the broker announced, in milliseconds; 0 if it announced no lifetime."""
+    credential_ms: int | None
+    """Remaining lifetime of the token that the proxy verified, in milliseconds; None if it
+    verified no token."""
+    at: float
+    """Time of the broker's answer, at which the lifetime begins."""
+    facts: LoginFacts
+    is_current: Callable[[], bool]
 
-    def __init__(
-        self,
-        *,
-        identity: Identity,
-        broker_name: str | None,
-        opaque: bool,
-        terms: Terms,
-        version: int | None,
-        broker_ms: int,
-        credential_ms: int | None,
-        at: float,
-        facts: LoginFacts,
-        is_current: Callable[[], bool],
-    ) -> None:
-        self.facts: Final = facts
-        self.is_current: Final = is_current
-        self.identity: Final = identity
-        self.broker_name: Final = broker_name
-        """Name in the messages, before mapping rules of the proxy; None if it is unknown."""
-        self.opaque: Final = opaque
-        self.terms: Final = terms
-        self.version: Final = version
-        self.broker_ms: Final = broker_ms
-        """Lifetime that the broker announced, in milliseconds; 0 if it announced no lifetime."""
-        self.credential_ms: Final = credential_ms
-        """Remaining lifetime of the token that the proxy verified, in milliseconds; None if it
-        verified no token."""
-        self.lifetime_ms: Final = relayed_lifetime_ms(terms, broker_ms, credential_ms)
-        enforced = terms.enforcement is Enforcement.ENFORCE
-        self.killed_after_ms: Final = (
-            self.lifetime_ms if enforced else enforced_lifetime_ms(terms, credential_ms)
-        )
+    @property
+    def lifetime_ms(self) -> int:
+        """Lifetime of the session in milliseconds; 0 for no limit."""
+        return relayed_lifetime_ms(self.terms, self.broker_ms, self.credential_ms)
+
+    @property
+    def killed_after_ms(self) -> int:
         """Lifetime after which using the session closes it, in milliseconds; 0 for no limit."""
-        observed = terms.enforcement is Enforcement.OBSERVE
-        self.announced_ms: Final = broker_ms if observed else self.lifetime_ms
-        self.at: Final = at
-        """Time of the broker's answer, at which the lifetime begins."""
+        if self.terms.enforcement is Enforcement.ENFORCE:
+            return self.lifetime_ms
+        return enforced_lifetime_ms(self.terms, self.credential_ms)
+
+    @property
+    def announced_ms(self) -> int:
+        """Lifetime that the client is sent, in milliseconds."""
+        is_observed = self.terms.enforcement is Enforcement.OBSERVE
+        return self.broker_ms if is_observed else self.lifetime_ms
 
 
 @final
@@ -316,13 +293,9 @@ class RelayedSession:
         return under_way and self._channel is Channel.MAIN
 
     @property
-    def is_answered(self) -> bool:
-        """True if the broker is certain to answer the message that was relayed last."""
-        return self._unconfirmed is None
-
-    @property
     def is_unconfirmed(self) -> bool:
-        """True if the exchange may be complete, which `confirmed` decides."""
+        """True if the exchange may be complete, which `confirmed` decides; the broker may then
+        leave the message that was relayed last without an answer."""
         return self._unconfirmed is not None
 
     def may_begin_reauthentication(self, now: float) -> bool:

@@ -8,7 +8,6 @@ result. Rules:
 - Text from the provider is logged only after `fit_for_log`, and a token never.
 """
 
-import base64
 import math
 import re
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 from sasl.jwks import RefreshSchedule
 from sasl.jwt_claims import MAX_LIFETIME_SECONDS, deadline_of, numeric_date
-from sasl.untrusted import read_object
+from sasl.untrusted import read_object, unverified_claims
 
 MAX_ANSWER_BYTES: Final = 256 * 1024
 """Maximum size in bytes of a response, or of a file with a token: half of a broker's limit on SASL
@@ -131,19 +130,7 @@ def expiry_claim(token: str) -> float | None:
 
     Nothing is verified, because only the refresh depends on it. Brokers verify the token.
     """
-    return numeric_date(unverified_claims(token), "exp")
-
-
-def unverified_claims(token: str) -> dict[str, Any]:
-    """Return a token's claims, which are not verified; empty if the token is not a JWT."""
-    parts = token.split(".")
-    if len(parts) != 3:
-        return {}
-    try:
-        payload = base64.urlsafe_b64decode(parts[1] + "==")
-    except ValueError:
-        return {}
-    return read_object(payload) or {}
+    return numeric_date(unverified_claims(token) or {}, "exp")
 
 
 def read_refusal(answer: bytes) -> str:

@@ -6,6 +6,7 @@ NaN or Infinity. Nesting is limited (RFC 8259 section 9): Python's decoder recur
 differs between versions, and before 3.14 it can overrun a small stack of a thread.
 """
 
+import base64
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -51,6 +52,19 @@ def _no_constant(name: str) -> NoReturn:
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique_names, parse_constant=_no_constant)
 """Decoder, created once: `json.loads` creates one at each call, which takes as long as parsing."""
+
+
+def unverified_claims(token: str) -> dict[str, Any] | None:
+    """Return the claims of a signed JWT, which are not verified; None if `token` is not a JWT."""
+    parts = token.split(".")
+    if len(parts) != 3:  # header, claims, signature (RFC 7515 section 7.1)
+        return None
+    padded = parts[1] + "=" * (-len(parts[1]) % 4)
+    try:
+        payload = base64.b64decode(padded, altchars=b"-_", validate=True)
+    except ValueError:
+        return None
+    return read_object(payload)
 
 
 _MAX_CHECKED: Final = 1_024

@@ -1,22 +1,27 @@
 """Access to brokers: transport security and identity."""
 
-import asyncio
 import ssl
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Final, Protocol
 
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
-from proxy.brokers.token_source import EndpointTokens, FileTokens, RenewedTokens
+from proxy.brokers.token_source import (
+    EndpointTokens,
+    FileTokens,
+    RenewedTokens,
+    read_in_time,
+    read_secret,
+)
 from proxy.config.security import MSK_IAM, UpstreamSasl
 from proxy.config.values import Secret
 from proxy.net.dialler import Dialler
 from sasl.credentials import ScramMechanism
 from sasl.login import (
     ClientExchange,
-    LoginError,
     OAuthBearerClient,
     PlainClient,
     SaltedPasswords,
@@ -26,8 +31,6 @@ from sasl.login import (
 LOOK_EVERY: Final = 1.0
 """Seconds for which a password is used before it is read again: thousands of clients may connect at
 once."""
-READ_TIMEOUT: Final = 10.0
-"""Timeout in seconds of reading a password: a file may be on a disk that hangs."""
 
 
 class UpstreamIdentity(Protocol):
@@ -60,7 +63,7 @@ class PasswordIdentity:
     async def exchange(self, _host: str = "", /) -> ClientExchange:
         """Begin a login with the current password. Raises LoginError."""
         if self._read_at is None or monotonic() - self._read_at >= LOOK_EVERY:
-            self._username, self._password = await self._current()
+            self._username, self._password = await read_in_time(self._read, self._secret)
             self._read_at = monotonic()
         if self._mechanism == PlainClient.mechanism:
             return PlainClient(self._username, self._password)
@@ -73,33 +76,10 @@ class PasswordIdentity:
     def collect(self, snapshot: Snapshot) -> None:
         """Add nothing: an unreadable password counts as a failed login."""
 
-    async def _current(self) -> tuple[str, str]:
-        try:
-            async with asyncio.timeout(READ_TIMEOUT):
-                return await asyncio.to_thread(self._read)
-        except TimeoutError:
-            raise LoginError(f"{self._secret} was not read within {READ_TIMEOUT:g} s") from None
-
     def _read(self) -> tuple[str, str]:
         user = self._user
         username = user if isinstance(user, str) else read_secret(user, "user name")
         return username, read_secret(self._secret, "password")
-
-
-def read_secret(secret: Secret, what: str) -> str:
-    """Return a secret: `what` is "user name" or "password". Raises LoginError."""
-    try:
-        text = secret.read()
-        text.encode()  # the environment may have bytes that are not text
-    except OSError as error:
-        raise LoginError(f"{secret} cannot be read: {error.strerror}") from None
-    except UnicodeError:
-        raise LoginError(f"{secret} is not text") from None
-    except ValueError as error:
-        raise LoginError(str(error)) from None
-    if not text or "\0" in text:
-        raise LoginError(f"{secret} holds no {what}")
-    return text
 
 
 class TokenIdentity:
@@ -224,7 +204,7 @@ def token_source(settings: UpstreamSasl, servers: str) -> FileTokens | RenewedTo
     return EndpointTokens(
         url,
         client_id=client_id,
-        client_secret=secret.read,
+        client_secret=partial(read_secret, secret, "client secret"),
         scope=settings.sasl_oauthbearer_scope,
         header_urlencode=settings.sasl_oauthbearer_header_urlencode or False,
     )

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurv
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from proxy.brokers.minted_tokens import read_private_key
-from proxy.brokers.token_source import TokenEndpoint, TokenUnavailable, read_bounded
+from proxy.brokers.token_source import TokenEndpoint, read_bounded, read_secret
 from proxy.config.security import JWT_BEARER, UpstreamSasl
 from sasl.jwks import MIN_RSA_BITS
 from sasl.login import LoginError
@@ -38,10 +38,7 @@ class AssertedTokens(TokenEndpoint):
         self._settings = settings
 
     async def _request(self) -> tuple[dict[str, str], dict[str, str]]:
-        try:
-            assertion = await asyncio.to_thread(new_assertion, self._settings, time.time())
-        except LoginError as error:
-            raise TokenUnavailable(error.reason) from None
+        assertion = await asyncio.to_thread(new_assertion, self._settings, time.time())
         self._secrets = (assertion,)
         if self._settings.sasl_oauthbearer_jwt_retriever_class == JWT_BEARER:
             return {}, {"grant_type": _GRANT, "assertion": assertion}
@@ -68,12 +65,8 @@ def new_assertion(settings: UpstreamSasl, wall_now: float) -> str:
     assert path is not None
     algorithm = settings.sasl_oauthbearer_assertion_algorithm or "RS256"
     passphrase = settings.sasl_oauthbearer_assertion_private_key_passphrase
-    try:
-        key = read_private_key(path, None if passphrase is None else passphrase.read().encode())
-    except OSError as error:
-        raise LoginError(f"{passphrase} cannot be read: {error.strerror}") from None
-    except ValueError:  # also of bytes that are not text, which it would quote
-        raise LoginError(f"{passphrase} holds no passphrase") from None
+    password = None if passphrase is None else read_secret(passphrase, "passphrase").encode()
+    key = read_private_key(path, password)
     if algorithm == "RS256":
         fits = isinstance(key, RSAPrivateKey) and key.key_size >= MIN_RSA_BITS
         wanted = f"an RSA key of at least {MIN_RSA_BITS} bits"

@@ -49,7 +49,6 @@ class BrokerPrincipals:
         self._allowed = frozenset(settings.upstream_identity_allow)
         self._allowed_prefixes = settings.upstream_identity_allow_prefixes
         self._denied = frozenset(settings.upstream_identity_deny)
-        self._denied_prefixes = settings.upstream_identity_deny_prefixes
         self._privileged = frozenset(settings.upstream_identity_super_users or ())
         if own is not None:
             self._privileged |= {USER_TYPE + own}
@@ -67,7 +66,7 @@ class BrokerPrincipals:
         principal = USER_TYPE + name
         if principal == ANONYMOUS:
             raise _refused(client, f"it would be {ANONYMOUS}")
-        if principal in self._denied or principal.startswith(self._denied_prefixes):
+        if principal in self._denied:
             raise _refused(client, "upstream.identity.deny", principal)
         if principal in self._allowed:
             return name

@@ -4,11 +4,9 @@ The files are EC keys on P-256 in PEM. The first one signs; all of them are publ
 key can be published before it signs. `kid` is the key's thumbprint (RFC 7638).
 """
 
-import asyncio
 import json
 import os
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -20,23 +18,22 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from jwt.utils import base64url_encode
 
 from proxy import config
-from proxy.brokers.access import LOOK_EVERY, READ_TIMEOUT
+from proxy.brokers.access import LOOK_EVERY
+from proxy.brokers.token_source import read_bounded, read_in_time
 from sasl.login import ClientExchange, LoginError, OAuthBearerClient
 
-MAX_KEY_BYTES: Final = 65_536
 MAX_KEPT: Final = 4_096
 """Maximum number of tokens that are kept for the next login of their principal."""
 
 
 def read_private_key(path: Path, password: bytes | None = None) -> PrivateKeyTypes:
     """Return the key in a file in PEM. Raises LoginError, which does not repeat the content."""
+    content = read_bounded(path)
     try:
-        with path.open("rb") as file:
-            return load_pem_private_key(file.read(MAX_KEY_BYTES), password)
-    except OSError as error:
-        raise LoginError(f"{path} cannot be read: {error.strerror}") from None
+        return load_pem_private_key(content, password)
     except (TypeError, ValueError, UnsupportedAlgorithm):
         suffix = "without a password" if password is None else "with this password"
         raise LoginError(f"{path} holds no private key in PEM {suffix}") from None
@@ -52,18 +49,15 @@ class SigningKey:
             raise LoginError(f"{path} must hold an EC key on P-256")
         self.private: Final = key
         numbers = key.public_key().public_numbers()
-        public = {"crv": "P-256", "kty": "EC", "x": _encoded(numbers.x), "y": _encoded(numbers.y)}
+        x, y = (_base64url(one.to_bytes(32)) for one in (numbers.x, numbers.y))
+        public = {"crv": "P-256", "kty": "EC", "x": x, "y": y}
         canonical = json.dumps(public, separators=(",", ":"), sort_keys=True)
-        self.kid: Final = _base64(sha256(canonical.encode()).digest())
+        self.kid: Final = _base64url(sha256(canonical.encode()).digest())
         self.public: Final = public | {"kid": self.kid, "use": "sig", "alg": "ES256"}
 
 
-def _encoded(coordinate: int) -> str:
-    return _base64(coordinate.to_bytes(32))
-
-
-def _base64(data: bytes) -> str:
-    return urlsafe_b64encode(data).decode().rstrip("=")
+def _base64url(data: bytes) -> str:
+    return base64url_encode(data).decode()
 
 
 def read_jwks(paths: Sequence[Path]) -> dict[str, Any]:
@@ -109,11 +103,7 @@ class MintedLogins:
             raise LoginError("its name has characters that cannot be printed")
         if self._key is None or monotonic() - self._read_at >= LOOK_EVERY:
             self._key = None  # a key that is gone signs nothing
-            try:
-                async with asyncio.timeout(READ_TIMEOUT):
-                    key = await asyncio.to_thread(self._read)
-            except TimeoutError:
-                raise LoginError(f"keys were not read within {READ_TIMEOUT:g} s") from None
+            key = await read_in_time(self._read, "the signing key")
             self._key, self._read_at = key, monotonic()
         else:
             key = self._key

@@ -18,7 +18,6 @@ import re
 import signal
 import threading
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -26,6 +25,8 @@ from datetime import UTC
 from functools import cache
 from typing import Final, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlsplit
+
+from jwt.utils import base64url_decode, base64url_encode
 
 from metrics import registry
 from metrics.extras import missing
@@ -219,7 +220,7 @@ class AwsMskIam:
     def token(self) -> tuple[str, float | None]:
         """Return the URL in Base64, and the earlier of its expiry and the credentials'."""
         url, expires_at = self.sign(f"kafka.{self._region}.amazonaws.com")
-        return _base64(f"{url}&User-Agent=reauth-proxy".encode()), expires_at
+        return base64url_encode(f"{url}&User-Agent=reauth-proxy".encode()).decode(), expires_at
 
     def sign(self, host: str) -> tuple[str, float]:
         """Return a signed URL for `host`, and its expiry in Unix time. Raises TokenUnavailable."""
@@ -281,7 +282,7 @@ class MskIamIdentity:
             name = f"aws-msk-iam for {fit_for_log(host, ())}"
             messages = ProvidedTokens(name, lambda: _Message(self._aws(), host))
             self._messages[host] = messages
-        return MskIamLogin(urlsafe_b64decode(await messages.current() + "=="))
+        return MskIamLogin(base64url_decode(await messages.current()))
 
     async def run(self) -> None:
         """Return at once: messages are signed when they are needed."""
@@ -304,9 +305,8 @@ class _Message:
         url, expires_at = self._aws.sign(self._host)
         parts = {name.lower(): value for name, value in parse_qsl(urlsplit(url).query)}
         own = {"version": "2020_10_22", "host": self._host, "user-agent": "reauth-proxy"}
-        return _base64(json.dumps(own | parts).encode()), min(
-            expires_at, time.time() + MESSAGE_SECONDS
-        )
+        message = base64url_encode(json.dumps(own | parts).encode()).decode()
+        return message, min(expires_at, time.time() + MESSAGE_SECONDS)
 
 
 class GoogleCloud:
@@ -332,7 +332,7 @@ class GoogleCloud:
         name = getattr(self._credentials, "service_account_email", None) or "unknown"
         claims = {"exp": expires_at, "iat": time.time(), "iss": "Google", "sub": name}
         parts = json.dumps(header), json.dumps(claims | {"scope": "kafka"}), self._credentials.token
-        return ".".join(_base64(part.encode()) for part in parts), expires_at
+        return b".".join(base64url_encode(part.encode()) for part in parts).decode(), expires_at
 
 
 class Azure:
@@ -357,10 +357,6 @@ class Azure:
         """Return an access token."""
         found = self._credential.get_token(self._scope)
         return found.token, float(found.expires_on)
-
-
-def _base64(data: bytes) -> str:
-    return urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def provided_tokens(settings: UpstreamSasl, servers: str) -> RenewedTokens:

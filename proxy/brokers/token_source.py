@@ -1,4 +1,4 @@
-"""Source of the proxy's own bearer token: a file, a token endpoint, or a program of the operator's.
+"""Sources of the proxy's own credentials: files, token endpoints, and content on a schedule.
 
 No error or log line of this module repeats a token or a secret.
 """
@@ -10,9 +10,10 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote_plus
 
+from proxy.config.values import Secret
 from proxy.errors import ProxyError
 from proxy.net.identity_provider import (
     ask,
@@ -21,6 +22,7 @@ from proxy.net.identity_provider import (
     read_file,
     without_secrets,
 )
+from sasl.jwks import RefreshSchedule
 from sasl.login import LoginError
 from sasl.token_cache import (
     MAX_ANSWER_BYTES,
@@ -28,31 +30,59 @@ from sasl.token_cache import (
     expiry_claim,
     read_refusal,
     read_token,
-    unverified_claims,
 )
-from sasl.untrusted import fit_for_log
+from sasl.untrusted import fit_for_log, unverified_claims
 
 log = logging.getLogger(__name__)
 
 FETCH_TIMEOUT: Final = 10.0
-"""Timeout of one attempt in seconds, which bounds the wait for a token."""
+"""Timeout of one attempt in seconds, which bounds a client's wait for keys or credentials."""
 _TRANSIENT: Final = frozenset({408, 425, 429})
 """HTTP statuses 4xx that may change soon (RFC 9110, RFC 8470, RFC 6585); all others are final."""
+
+
+T = TypeVar("T")
 
 
 class TokenUnavailable(LoginError, ProxyError):
     """No token is available for the login."""
 
 
+async def read_in_time(read: Callable[[], T], source: object) -> T:
+    """Return the result of `read`, which is called in a thread: a file may be on a disk that hangs.
+    Raises LoginError."""
+    try:
+        async with asyncio.timeout(FETCH_TIMEOUT):
+            return await asyncio.to_thread(read)
+    except TimeoutError:
+        raise LoginError(f"{source} was not read within {FETCH_TIMEOUT:g} seconds") from None
+
+
 def read_bounded(path: Path) -> bytes:
-    """Return a file of at most MAX_ANSWER_BYTES. Raises TokenUnavailable."""
+    """Return a file of at most MAX_ANSWER_BYTES. Raises LoginError."""
     try:
         content = read_file(path, MAX_ANSWER_BYTES)
     except OSError as error:
-        raise TokenUnavailable(f"{path} cannot be read: {error.strerror}") from None
+        raise LoginError(f"{path} cannot be read: {error.strerror}") from None
     if len(content) > MAX_ANSWER_BYTES:
-        raise TokenUnavailable(f"{path} is larger than {MAX_ANSWER_BYTES} bytes")
+        raise LoginError(f"{path} is larger than {MAX_ANSWER_BYTES} bytes")
     return content
+
+
+def read_secret(secret: Secret, what: str) -> str:
+    """Return a secret; `what` is its name in errors, such as "password". Raises LoginError."""
+    try:
+        text = secret.read()
+        text.encode()  # the environment may have bytes that are not text
+    except OSError as error:
+        raise LoginError(f"{secret} cannot be read: {error.strerror}") from None
+    except UnicodeError:
+        raise LoginError(f"{secret} is not text") from None
+    except ValueError as error:
+        raise LoginError(str(error)) from None
+    if not text or "\0" in text:
+        raise LoginError(f"{secret} holds no {what}")
+    return text
 
 
 class FileTokens:
@@ -67,46 +97,72 @@ class FileTokens:
         """Expiry of the last token, from its `exp` claim, in Unix time; None if unknown."""
 
     async def current(self) -> str:
-        """Return the token that is in the file now. Raises TokenUnavailable."""
+        """Return the token that is in the file now, even if it is expired: the broker decides.
+
+        Raises LoginError.
+        """
         try:
-            token = await self._read()
-        except TokenUnavailable:
+            token = await read_in_time(self._read, self._path)
+        except LoginError:
             self.refresh_failures += 1
             raise
         self.expires_at = expiry_claim(token)
         return token
 
-    async def _read(self) -> str:
-        """Return the token, even if it is expired: the broker decides."""
-        try:
-            async with asyncio.timeout(FETCH_TIMEOUT):
-                token = read_token(await asyncio.to_thread(read_bounded, self._path))
-        except TimeoutError:
-            problem = f"was not read within {FETCH_TIMEOUT:g} seconds"
-            raise TokenUnavailable(f"{self._path} {problem}") from None
+    def _read(self) -> str:
+        token = read_token(read_bounded(self._path))
         if token is None:
-            raise TokenUnavailable(f"{self._path} holds no bearer token")
+            raise LoginError(f"{self._path} holds no bearer token")
         return token
 
 
-class RenewedTokens:
+class Fetched:
+    """Content that is fetched on a schedule; a subclass fetches it."""
+
+    def __init__(self, schedule: RefreshSchedule) -> None:
+        self._schedule = schedule
+        self._fetching: asyncio.Task[None] | None = None
+        self._secrets: tuple[str, ...] = ()
+        """Values that must not be logged, of the current attempt or of all."""
+
+    async def run(self) -> None:
+        """Fetch on schedule, forever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._schedule.wants_refresh(loop.time()):
+                await self.refresh()
+            await asyncio.sleep(max(0.01, self._schedule.next_refresh(loop.time()) - loop.time()))
+
+    async def refresh(self) -> None:
+        """Fetch now; concurrent calls share one attempt."""
+        if self._fetching is None or self._fetching.done():
+            self._fetching = asyncio.get_running_loop().create_task(self._attempt())
+        await asyncio.shield(self._fetching)
+
+    async def _attempt(self) -> None:
+        known_error = self._schedule.last_error
+        error = await failure_of(self._fetch(), FETCH_TIMEOUT, lambda: self._secrets)
+        if error is not None:
+            self._schedule.failed(error, asyncio.get_running_loop().time())
+        self._log_changes(known_error)
+
+    async def _fetch(self) -> None:
+        """Fetch and keep the content; any exception is a failure."""
+        raise NotImplementedError
+
+    def _log_changes(self, known_error: str | None) -> None:
+        """Log the result of an attempt if it differs from that of the one before."""
+        raise NotImplementedError
+
+
+class RenewedTokens(Fetched):
     """Tokens that are replaced early, each in use until it expires; a subclass loads them."""
 
     def __init__(self, name: str) -> None:
         """`name` is the source's name in messages, without parts that may be secret."""
         self._name = name
         self._cache = TokenCache()
-        self._loading: asyncio.Task[None] | None = None
-        self._secrets: tuple[str, ...] = ()
-        """Values of the current attempt that must not be logged."""
-
-    async def run(self) -> None:
-        """Load tokens on schedule, forever."""
-        loop = asyncio.get_running_loop()
-        while True:
-            if self._cache.wants_refresh(loop.time()):
-                await self._refresh()
-            await asyncio.sleep(max(0.01, self._cache.next_refresh(loop.time()) - loop.time()))
+        super().__init__(self._cache)
 
     async def current(self) -> str:
         """Return the current token, or wait for the one that is being loaded.
@@ -117,9 +173,9 @@ class RenewedTokens:
         loop = asyncio.get_running_loop()
         if (token := self._cache.token(loop.time())) is not None:
             return token
-        is_loading = self._loading is not None and not self._loading.done()
-        if is_loading or self._cache.wants_refresh(loop.time()):
-            await self._refresh()
+        is_fetching = self._fetching is not None and not self._fetching.done()
+        if is_fetching or self._cache.wants_refresh(loop.time()):
+            await self.refresh()
         if (token := self._cache.token(loop.time())) is None:
             reason = self._cache.last_error or "no token was requested yet"
             raise TokenUnavailable(f"no token from {self._name}: {reason}")
@@ -127,7 +183,7 @@ class RenewedTokens:
 
     async def who(self) -> str:
         """Return the principal's name, for a person. Raises TokenUnavailable."""
-        subject = unverified_claims(await self.current()).get("sub")
+        subject = (unverified_claims(await self.current()) or {}).get("sub")
         return subject if isinstance(subject, str) else "unknown"
 
     @property
@@ -148,33 +204,22 @@ class RenewedTokens:
         """
         raise NotImplementedError
 
-    async def _take(self) -> None:
+    async def _fetch(self) -> None:
         # The times of the request: the lifetime then never seems longer than it is
         now, wall_now = asyncio.get_running_loop().time(), time.time()
         if (found := await self._load()) is not None:
             jitter = random.random()  # noqa: S311 - spreads the requests of several proxies
             self._cache.loaded(found, now=now, wall_now=wall_now, jitter=jitter)
 
-    async def _refresh(self) -> None:
-        """Load a token; concurrent calls share one attempt."""
-        if self._loading is None or self._loading.done():
-            self._loading = asyncio.get_running_loop().create_task(self._attempt())
-        await asyncio.shield(self._loading)
-
-    async def _attempt(self) -> None:
-        loop, cache = asyncio.get_running_loop(), self._cache
-        known_error = cache.last_error
-        error = await failure_of(self._take(), FETCH_TIMEOUT, lambda: self._secrets)
-        if error is not None:
-            cache.failed(error, loop.time())
-        error_now = cache.last_error
-        if error_now is not None and known_error is None:
+    def _log_changes(self, known_error: str | None) -> None:
+        error = self._cache.last_error
+        if error is not None and known_error is None:
             log.warning(
                 "No token from %s: %s; the current token is used until it expires",
                 self._name,
-                error_now,
+                error,
             )
-        elif error_now is None and known_error is not None:
+        elif error is None and known_error is not None:
             log.info("%s: issues tokens again", self._name)
 
 
@@ -203,7 +248,7 @@ class TokenEndpoint(RenewedTokens):
     async def _request(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return the headers and fields of a request; keep what must not be logged in `_secrets`.
 
-        Raises TokenUnavailable.
+        Raises LoginError.
         """
         raise NotImplementedError
 
@@ -223,9 +268,9 @@ class EndpointTokens(TokenEndpoint):
         """Request tokens from `url` as `client_id`.
 
         `client_secret` is called in a thread for each request, so that a replaced secret is used;
-        it raises OSError or ValueError, which do not repeat the secret. `header_urlencode` is
-        Kafka's `sasl.oauthbearer.header.urlencode`: encode id and secret before they are joined,
-        as RFC 6749 section 2.3.1 requires and many endpoints do not accept.
+        it may raise LoginError. `header_urlencode` is Kafka's `sasl.oauthbearer.header.urlencode`:
+        encode id and secret before they are joined, as RFC 6749 section 2.3.1 requires and many
+        endpoints do not accept.
         """
         super().__init__(url, scope)
         self._client_id = client_id
@@ -233,27 +278,15 @@ class EndpointTokens(TokenEndpoint):
         self._header_urlencode = header_urlencode
 
     async def _request(self) -> tuple[dict[str, str], dict[str, str]]:
-        try:
-            secret = await asyncio.to_thread(self._client_secret)
-            credentials = self._basic(secret)
-        except OSError as error:
-            raise TokenUnavailable(f"the client secret cannot be read: {error.strerror}") from None
-        except UnicodeError:
-            raise TokenUnavailable("the client secret is not text") from None
-        except ValueError as error:
-            raise TokenUnavailable(f"no client secret: {error}") from None
-        self._secrets = (secret, quote_plus(secret), credentials)
-        headers = {"Authorization": f"Basic {credentials}"}
-        return headers, {"grant_type": "client_credentials"}
-
-    def _basic(self, secret: str) -> str:
-        if not secret:
-            raise ValueError("it is empty")
+        secret = await asyncio.to_thread(self._client_secret)
         pair = [self._client_id, secret]
         if self._header_urlencode:
             pair = [quote_plus(part) for part in pair]
         # The alphabet with + and / (RFC 7617 section 2, RFC 4648 section 4).
-        return base64.b64encode(":".join(pair).encode()).decode()
+        credentials = base64.b64encode(":".join(pair).encode()).decode()
+        self._secrets = (secret, quote_plus(secret), credentials)
+        headers = {"Authorization": f"Basic {credentials}"}
+        return headers, {"grant_type": "client_credentials"}
 
 
 def _refusal(status: int, answer: bytes) -> str:

@@ -64,8 +64,6 @@ class ClientIdentity(Section):
     apply to `upstream.identity.super.users`, nor to `upstream.sasl.username`."""
     upstream_identity_deny: tuple[Principal, ...] = setting((), reloadable=True)
     """Principals at brokers that no client may have, even if they are allowed."""
-    upstream_identity_deny_prefixes: tuple[PrincipalPrefix, ...] = setting((), reloadable=True)
-    """Prefixes of such principals."""
     upstream_identity_super_users: tuple[Principal, ...] | None = setting(None, reloadable=True)
     """The brokers' `super.users`: only `upstream.identity.allow` allows them. Required with
     `upstream.identity.allow.prefixes`; `[]` if brokers have no super users."""

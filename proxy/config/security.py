@@ -30,7 +30,9 @@ from proxy.config.values import (
 from proxy.declarations import Field, StrictBool
 
 _CLASS: Final = re.compile(r"\w+(\.\w+)*:\w+")
-_PROVIDERS: Final = ("command", "aws-msk-iam", "gcp", "azure")
+MSK_IAM: Final = "AWS_MSK_IAM"
+_MSK_IAM: Final = "aws-msk-iam"
+_PROVIDERS: Final = ("command", _MSK_IAM, "gcp", "azure")
 """Providers of tokens that are no class."""
 LoginProvider = Annotated[
     str,
@@ -40,15 +42,10 @@ LoginProvider = Annotated[
     ),
 ]
 _WITH_PASSWORD: Final = ("sasl.username", "sasl.password")
-_WITH_CREDENTIALS: Final = (
-    "sasl.oauthbearer.client.credentials.client.id",
-    "sasl.oauthbearer.client.credentials.client.secret",
-)
+_CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
+_CLIENT_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"  # noqa: S105 - a name
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the name of a setting
-_OPTIONAL: Final = ("sasl.oauthbearer.scope", "sasl.oauthbearer.header.urlencode")
-"""Optional settings of the client credentials grant."""
-MSK_IAM: Final = "AWS_MSK_IAM"
-_GRANT: Final = "sasl.oauthbearer.jwt.retriever.class"
+_SCOPE: Final = "sasl.oauthbearer.scope"
 _ASSERTION: Final = "sasl.oauthbearer.assertion."
 JWT_BEARER: Final = "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever"
 _PROVIDER: Final = "sasl.login.provider"
@@ -119,15 +116,6 @@ class TlsSettings(Section):
     def sasl(self) -> bool:
         """True if the protocol includes SASL."""
         return self.security_protocol.startswith("SASL_")
-
-    def _check_keystore(self) -> Problems:
-        if self.ssl_keystore_location is None:
-            for key, value in (
-                ("ssl.keystore.key.location", self.ssl_keystore_key_location),
-                ("ssl.key.password", self.ssl_key_password),
-            ):
-                if value is not None:
-                    yield key, "has no meaning without ssl.keystore.location"
 
     def _check_unused(self, protocol: str) -> Problems:
         """Refuse settings of TLS, which would have no effect."""
@@ -210,7 +198,10 @@ class UpstreamTls(TlsSettings):
     def _check_tls(self) -> Problems:
         if not self.tls:
             yield from self._check_unused(self.security_protocol)
-        yield from self._check_keystore()
+        if self.ssl_keystore_location is None:
+            for name in ("ssl_keystore_key_location", "ssl_key_password"):
+                if getattr(self, name) is not None:
+                    yield self.key_of(name), "has no meaning without ssl.keystore.location"
 
 
 class UpstreamSasl(UpstreamTls):
@@ -302,11 +293,7 @@ class UpstreamSasl(UpstreamTls):
 
     def asserts(self) -> bool:
         """Return whether a token endpoint is asked with an assertion."""
-        return self.sasl_oauthbearer_jwt_retriever_class == JWT_BEARER or any(
-            value is not None
-            for name, value in vars(self).items()
-            if name.startswith("sasl_oauthbearer_assertion_")
-        )
+        return self.sasl_oauthbearer_jwt_retriever_class == JWT_BEARER or bool(self._assertion())
 
     def token_file(self) -> Path | None:
         """Return the file from which tokens are read; None if they come from a server."""
@@ -315,67 +302,58 @@ class UpstreamSasl(UpstreamTls):
 
     @check
     def _check_sasl(self) -> Problems:
-        given = {
-            name.replace("_", "."): getattr(self, name)
-            for name in UpstreamSasl.model_fields
-            if name.startswith("sasl_")
-        }
-        mechanism = given.pop("sasl.mechanism")
-        if not self.sasl:
-            yield from self._refuse({**given, "sasl.mechanism": mechanism}, self.security_protocol)
-        elif mechanism is None:
-            yield from self._refuse(given, "security.protocol without sasl.mechanism")
-        else:
-            yield from self._check_needed(mechanism, given)
-
-    def _check_needed(self, mechanism: str, given: dict[str, object]) -> Problems:
-        needed: tuple[str, ...] = _WITH_PASSWORD
-        optional, cause = tuple[str, ...](), mechanism
-        if mechanism == "OAUTHBEARER":
-            needed, optional, cause = self._needed_for_tokens(given)
-        elif mechanism == MSK_IAM:
-            needed = (_PROVIDER,)
-            if given[_PROVIDER] not in (None, "aws-msk-iam"):
-                yield _PROVIDER, f"must be aws-msk-iam for {MSK_IAM}"
-        for key in needed:
-            if given[key] is None:
+        needed, optional, cause = self._login()
+        allowed = {*needed, *optional} | ({"sasl.mechanism"} if self.sasl else set())
+        for name in UpstreamSasl.model_fields:
+            key, is_given = self.key_of(name), getattr(self, name) is not None
+            if key in needed and not is_given:
                 yield key, f"is required for {cause}"
-        left = {key: value for key, value in given.items() if key not in (*needed, *optional)}
-        yield from self._refuse(left, cause)
+            elif is_given and name.startswith("sasl_") and key not in allowed:
+                yield key, f"has no meaning with {cause}"
+        if self.sasl_mechanism == MSK_IAM and self.sasl_login_provider not in (None, _MSK_IAM):
+            yield _PROVIDER, f"must be {_MSK_IAM} for {MSK_IAM}"
 
-    def _needed_for_tokens(
-        self, given: dict[str, object]
-    ) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-        """Return the settings that OAUTHBEARER requires, those that it allows, and its name in
-        errors."""
-        provider = self.sasl_login_provider
-        optional: tuple[str, ...] = ()
+    def _login(self) -> "_Login":
+        mechanism = self.sasl_mechanism
+        if not self.sasl:
+            return (), (), self.security_protocol
+        if mechanism is None:
+            return (), (), "security.protocol without sasl.mechanism"
+        if mechanism == "OAUTHBEARER":
+            return self._login_with_token()
+        return (_PROVIDER,) if mechanism == MSK_IAM else _WITH_PASSWORD, (), mechanism
+
+    def _login_with_token(self) -> "_Login":
+        provider, optional = self.sasl_login_provider, tuple[str, ...]()
         if provider is not None:
             needed = (_PROVIDER, _COMMAND) if provider == "command" else (_PROVIDER,)
-            if provider == "azure":
-                optional = _OPTIONAL[:1]
+            optional = (_SCOPE,) if provider == "azure" else ()
             return needed, optional, f"{_PROVIDER}: {provider}"
         if self.sasl_oauthbearer_token_endpoint_url is None:
             return (_TOKEN_URL,), (), "OAUTHBEARER"
         if self.token_file() is not None:
             return (_TOKEN_URL,), (), "OAUTHBEARER from a file"
         if not self.asserts():
-            return (_TOKEN_URL, *_WITH_CREDENTIALS), _OPTIONAL, "OAUTHBEARER"
-        optional = ("sasl.oauthbearer.scope", _GRANT)
+            optional = (_SCOPE, "sasl.oauthbearer.header.urlencode")
+            return (_TOKEN_URL, _CLIENT_ID, _CLIENT_SECRET), optional, "OAUTHBEARER"
+        optional = (_SCOPE, "sasl.oauthbearer.jwt.retriever.class")
         if self.sasl_oauthbearer_jwt_retriever_class != JWT_BEARER:
-            optional += _WITH_CREDENTIALS[:1]
-        file = f"{_ASSERTION}file"
-        made = {key for key in given if key.startswith(_ASSERTION)} - {file}
-        if any(given[key] is not None for key in made):
-            key = f"{_ASSERTION}private.key.file"
-            return (_TOKEN_URL, key), (*optional, *made), "an assertion from a private key"
+            optional += (_CLIENT_ID,)
+        file, key = f"{_ASSERTION}file", f"{_ASSERTION}private.key.file"
+        if self._assertion() - {file}:
+            keys = map(self.key_of, UpstreamSasl.model_fields)
+            optional += tuple(one for one in keys if one.startswith(_ASSERTION) and one != file)
+            return (_TOKEN_URL, key), optional, "an assertion from a private key"
         return (_TOKEN_URL, file), optional, "an assertion from a file"
 
-    def _refuse(self, given: dict[str, object], cause: str) -> Problems:
-        """Refuse settings that would have no effect."""
-        for key, value in given.items():
-            if value is not None:
-                yield key, f"has no meaning with {cause}"
+    def _assertion(self) -> set[str]:
+        """Return the keys of the settings of an assertion that are set."""
+        names = (name for name in UpstreamSasl.model_fields if getattr(self, name) is not None)
+        return {key for key in map(self.key_of, names) if key.startswith(_ASSERTION)}
+
+
+_Login = tuple[tuple[str, ...], tuple[str, ...], str]
+"""The keys of the settings that a login requires, those that it allows, and its name in errors."""
 
 
 def files_of(settings: TlsSettings) -> tuple[Path, ...]:

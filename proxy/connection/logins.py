@@ -304,7 +304,7 @@ class RelayedLogin:
             return
         else:
             self._ask(message)
-        if not self._session.is_answered:
+        if self._session.is_unconfirmed:
             host.requests.is_unconfirmed = True
             self._resume(now)
 

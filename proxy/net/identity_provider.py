@@ -25,6 +25,7 @@ import h11
 
 from proxy.errors import ProxyError
 from proxy.net.dialler import Dialler
+from sasl.login import LoginError
 from sasl.untrusted import fit_for_log
 
 _dialler: Final = Dialler()
@@ -122,7 +123,7 @@ async def failure_of(
             await request
     except TimeoutError:
         return f"no answer within {within:g} seconds"
-    except ProxyError as error:
+    except (ProxyError, LoginError) as error:
         return str(error)
     except Exception as error:  # whatever fails in the network, the caller tries again
         return f"{type(error).__name__}: {fit_for_log(str(error), secrets())}"

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
+from proxy.brokers.token_source import read_secret
 from proxy.config import Config, Events, Listener, QuotasMode, Store, Upstream
 from proxy.config.values import Secret, source_of
 from proxy.errors import ConfigError
@@ -151,15 +152,9 @@ def _check_token_source(upstream: Upstream, wall_now: float) -> None:
 
 def _check_secret(key: str, secret: Secret) -> None:
     try:
-        text = secret.read()
-    except OSError as error:
-        raise ConfigError(key, f"{secret}: cannot be read: {error.strerror}") from None
-    except UnicodeError:  # its text would show a byte of the secret
-        raise ConfigError(key, f"{secret} is not text") from None
-    except ValueError as error:
-        raise ConfigError(key, str(error)) from None
-    if not text:
-        raise ConfigError(key, f"{secret} is empty")
+        read_secret(secret, "secret")
+    except LoginError as error:
+        raise ConfigError(key, error.reason) from None
 
 
 def _check_token_file(key: str, path: Path) -> None:

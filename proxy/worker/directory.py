@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 from proxy import config
-from proxy.brokers.access import read_secret
+from proxy.brokers.token_source import read_secret
 from proxy.net.dialler import Dialler
 from proxy.net.handshake_errors import handshake_error
 from sasl.identity import MAX_GROUPS, BadGroups, groups_of

@@ -11,13 +11,12 @@ from urllib.parse import urlsplit
 from proxy import config
 from proxy.acl.memberships import MAX_BYTES, BadMemberships, Memberships
 from proxy.acl.principals import PrincipalMapping
-from proxy.brokers.token_source import FileTokens
+from proxy.brokers.token_source import Fetched, FileTokens
 from proxy.errors import ConfigError
 from proxy.net.identity_provider import (
     Refused,
     ask,
     describe_status,
-    failure_of,
     read_file,
     without_secrets,
 )
@@ -29,15 +28,12 @@ from sasl.plain import MAX_FILE_BYTES, BadPasswordFile, PasswordFile
 
 log = logging.getLogger(__name__)
 
-FETCH_TIMEOUT: Final = 10.0
-"""Timeout of one attempt in seconds, which bounds a client's wait for an unknown key."""
-
 _ACCEPT: Final = "application/jwk-set+json, application/json, */*;q=0.5"
 """Media types of a JWKS (RFC 7517 section 8.5.2): the API server of Kubernetes answers a request
 that does not accept the first with 406."""
 
 
-class KeyService:
+class KeyService(Fetched):
     """Service that keeps a `KeyCache` fresh: on schedule, and when a token names an unknown key."""
 
     def __init__(
@@ -51,6 +47,7 @@ class KeyService:
         Kafka's client follows redirects (`java.net.HttpURLConnection`); this one does not, for the
         reasons in `proxy/net/identity_provider.py`.
         """
+        super().__init__(cache)
         self.cache = cache
         self._source = source
         self._tokens = None if authorization_file is None else FileTokens(authorization_file)
@@ -58,35 +55,12 @@ class KeyService:
         self._name = without_secrets(source) if isinstance(source, str) else str(source)
         """The name of the source in the log."""
         self._secrets = tuple(filter(None, (parts.password, parts.query)))
-        """Parts of the URL that may be secret, and that no error may repeat: `/readyz` shows
-        errors."""
-        self._fetch: asyncio.Task[None] | None = None
+        """Parts of the URL that may be secret: `/readyz` shows errors."""
         self._are_too_old = False
         """True if it was logged that the keys are too old."""
 
-    async def run(self) -> None:
-        """Read the keys on schedule, forever."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await self.refresh()
-            await asyncio.sleep(max(0.01, self.cache.next_refresh(loop.time()) - loop.time()))
-
-    async def refresh(self) -> None:
-        """Read the keys now; concurrent calls share one attempt."""
-        if self._fetch is None or self._fetch.done():
-            self._fetch = asyncio.get_running_loop().create_task(self._read())
-        await asyncio.shield(self._fetch)
-
-    async def _read(self) -> None:
-        loop = asyncio.get_running_loop()
-        known_error = self.cache.last_error
-        error = await failure_of(self._load(), FETCH_TIMEOUT, lambda: self._secrets)
-        if error is not None:
-            self.cache.failed(error, loop.time())
-        self._log_changes(known_error, loop.time())
-
-    def _log_changes(self, known_error: str | None, now: float) -> None:
-        """Log the result of an attempt if it differs from the one before."""
+    def _log_changes(self, known_error: str | None) -> None:
+        now = asyncio.get_running_loop().time()
         error = self.cache.last_error
         if error is not None and error != known_error:
             log.warning("JWKS %s: %s", self._name, error)
@@ -108,7 +82,7 @@ class KeyService:
         what = "were never read" if age is None else f"are too old, read {age:.0f} s ago"
         return f"signing keys {what}: {self.cache.last_error or 'no answer yet'}"
 
-    async def _load(self) -> None:
+    async def _fetch(self) -> None:
         self.cache.loaded(await self._document(), asyncio.get_running_loop().time())
 
     async def _document(self) -> bytes:

@@ -19,11 +19,10 @@ from proxy.brokers.token_source import (
     EndpointTokens,
     FileTokens,
     RenewedTokens,
-    TokenUnavailable,
 )
 from proxy.config import from_mapping
 from proxy.connection.commands import Close, CloseReason, DeriveKeys
-from sasl.login import ClientExchange, PlainClient
+from sasl.login import ClientExchange, LoginError, PlainClient
 from sasl.messages import (
     authenticate_response,
     handshake_response,
@@ -213,7 +212,7 @@ def provided_by(servers: str = "127.0.0.1:9092", **settings: Any) -> RenewedToke
 
 async def why_none(tokens: FileTokens | RenewedTokens) -> str:
     """The reason for a missing token; asserts that it is printable and contains no secret."""
-    with pytest.raises(TokenUnavailable) as caught:
+    with pytest.raises(LoginError) as caught:
         await tokens.current()
     reason = caught.value.reason
     assert reason.isascii()

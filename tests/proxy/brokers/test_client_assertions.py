@@ -124,7 +124,7 @@ def test_a_template_overrides_the_settings_but_not_the_times(tmp_path: Path) -> 
         (MADE | {"template_file": "t"}, {"t": "[]"}, "must be a JSON object with the objects"),
         (MADE | {"template_file": "t"}, {"t": '{"header": 1}'}, "must be a JSON object"),
         (MADE | {"template_file": "t"}, {"t": '{"payload": {"iss": 1}}'}, "has the wrong type"),
-        (MADE | {"private_key_passphrase": "env:GONE"}, {}, "env:GONE holds no passphrase"),
+        (MADE | {"private_key_passphrase": "env:GONE"}, {}, "the environment has no GONE"),
         (MADE | {"private_key_passphrase": "file:gone"}, {}, "gone cannot be read"),
     ],
 )

@@ -90,8 +90,7 @@ RULES: list[tuple[dict[str, Any], str, str | None]] = [
     ({"allow_prefixes": ["User:team-"]}, "User:team-7", "team-7"),
     ({"allow_prefixes": ["User:team-"]}, "User:alice", None),
     ({"allow": ["User:alice"], "deny": ["User:alice"]}, "User:alice", None),
-    ({"deny_prefixes": ["User:al"]}, "User:alice", None),
-    ({"deny_prefixes": ["User:al"]}, "User:bob", "bob"),
+    ({"deny": ["User:alice"]}, "User:alice", None),
 ]
 """Rules, the client's principal, and the name of its principal at brokers; None: refused."""
 TO_ADMIN = "RULE:^.*$/admin/"

@@ -107,7 +107,7 @@ def test_a_workloads_identity_keeps_its_session_name(
     async def run() -> set[str]:
         found = set()
         for _ in range(3):
-            await tokens._refresh()
+            await tokens.refresh()
             host, fields = signed(await tokens.current())
             assert host == "kafka.us-east-2.amazonaws.com"
             found.add(fields["X-Amz-Credential"])
@@ -164,7 +164,7 @@ def test_a_service_account_of_google(cloud: Cloud) -> None:
     assert tokens.expires_at == pytest.approx(time.time() + 3600, abs=300)
     assert asyncio.run(tokens.who()) == EMAIL
     cloud.status = 302
-    asyncio.run(tokens._refresh())
+    asyncio.run(tokens.refresh())
     assert tokens.refresh_failures == 1
     assert asyncio.run(tokens.current()) == token
 

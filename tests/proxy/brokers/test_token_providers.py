@@ -80,7 +80,7 @@ def test_a_command_that_hangs_is_killed_with_its_children(
 
     async def run() -> None:
         while not (pids.exists() and pids.read_text()):  # it may start late under load
-            await tokens._refresh()
+            await tokens.refresh()
             assert tokens._cache.last_error == "no answer within 0.5 seconds"
         group = pids.read_text().strip()
         await until(lambda: not living(group))
@@ -131,11 +131,11 @@ def test_the_last_token_is_used_while_renewal_fails(caplog: pytest.LogCaptureFix
         assert tokens.expires_at == pytest.approx(time.time() + 900, abs=60)
         provider.fails = True
         for _ in range(3):
-            await tokens._refresh()
+            await tokens.refresh()
             assert await tokens.current() == "token-1"
         assert tokens.refresh_failures == 3
         provider.fails = False
-        await tokens._refresh()
+        await tokens.refresh()
         assert await tokens.current() == "token-5"
 
     asyncio.run(run())
@@ -188,14 +188,14 @@ def test_a_class_that_hangs_keeps_few_threads(monkeypatch: pytest.MonkeyPatch) -
     async def run() -> None:
         tokens = provided(Hanging())
         for _ in range(MAX_CALLS):
-            await tokens._refresh()
+            await tokens.refresh()
             assert tokens._cache.last_error == "no answer within 0.05 seconds"
-        await tokens._refresh()
+        await tokens.refresh()
         assert tokens._cache.last_error == f"{MAX_CALLS} earlier calls have not returned"
         going_on.set()
         await until(lambda: tokens._calls._value == MAX_CALLS)
         monkeypatch.setattr(token_source, "FETCH_TIMEOUT", 60.0)
-        await tokens._refresh()
+        await tokens.refresh()
         assert (await tokens.current()).startswith("token-")
 
     asyncio.run(run())

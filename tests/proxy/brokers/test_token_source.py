@@ -6,12 +6,13 @@ import json
 import logging
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from proxy.brokers import token_source
-from proxy.brokers.token_source import EndpointTokens, FileTokens
+from proxy.brokers.token_source import EndpointTokens, FileTokens, read_secret
 from proxy.config.values import Secret
 from sasl.token_cache import MAX_ANSWER_BYTES
 from tests.support.certificates import Authority
@@ -98,12 +99,12 @@ def test_an_outage_is_survived_and_told_twice(caplog: pytest.LogCaptureFixture) 
         await tokens.current()
         for status, body in ((503, b""), (429, b"{}"), (200, b"{"), (200, b"{}"), (401, b"[]")):
             provider.status, provider.body = status, body
-            await tokens._refresh()
+            await tokens.refresh()
             assert await tokens.current() == "token-1"
         assert tokens.refresh_failures == 5
         provider.status, provider.body = 200, None
         for _ in range(2):
-            await tokens._refresh()
+            await tokens.refresh()
         assert await tokens.current() == "token-8"
         begun, ended = caplog.messages
         assert "HTTP status 503; the current token is used until it expires" in begun
@@ -149,11 +150,11 @@ def test_a_secret_that_was_replaced_is_used(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with providing() as (provider, url):
-            read = Secret(path, None).read
+            read = partial(read_secret, Secret(path, None), "client secret")
             tokens = retrying_soon(EndpointTokens(url, client_id="proxy", client_secret=read))
             for content, reason in (
                 (None, "cannot be read: No such file or directory"),
-                (b"", "it is empty"),
+                (b"", "holds no client secret"),
                 (b"\xff\xfe", "not text"),
             ):
                 if content is not None:
@@ -163,7 +164,7 @@ def test_a_secret_that_was_replaced_is_used(tmp_path: Path) -> None:
             assert provider.asked == []
             for secret in ("old", "new"):
                 path.write_text(secret + "\n")
-                await tokens._refresh()
+                await tokens.refresh()
                 sent = provider.asked[-1].headers["Authorization"].removeprefix("Basic ")
                 assert base64.b64decode(sent) == f"proxy:{secret}".encode()
 
@@ -171,9 +172,8 @@ def test_a_secret_that_was_replaced_is_used(tmp_path: Path) -> None:
 
 
 def test_a_secret_that_the_environment_lacks() -> None:
-    tokens = EndpointTokens(
-        "http://127.0.0.1:9/", client_id="proxy", client_secret=Secret(None, "NOT_THERE").read
-    )
+    read = partial(read_secret, Secret(None, "NOT_THERE"), "client secret")
+    tokens = EndpointTokens("http://127.0.0.1:9/", client_id="proxy", client_secret=read)
     assert "the environment has no NOT_THERE" in asyncio.run(why_none(tokens))
 
 

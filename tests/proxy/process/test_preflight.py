@@ -92,8 +92,8 @@ def test_files_of_another_kind(directory: Path, name: str, content: str, problem
 @pytest.mark.parametrize(
     ("settings", "content", "problem"),
     [
-        (password("file:secret"), None, f"{PASSWORD}: file:DIR/secret: cannot be read: No such file or directory"),
-        (password("file:secret"), "\n", f"{PASSWORD}: file:DIR/secret is empty"),
+        (password("file:secret"), None, f"{PASSWORD}: file:DIR/secret cannot be read: No such file or directory"),
+        (password("file:secret"), "\n", f"{PASSWORD}: file:DIR/secret holds no secret"),
         (password("file:secret"), "wonderful", ""),
         (password("env:NOT_SET_ANYWHERE"), None, f"{PASSWORD}: the environment has no NOT_SET_ANYWHERE"),
         (BEARER, None, f"{TOKEN}: DIR/token: cannot be read: No such file or directory"),

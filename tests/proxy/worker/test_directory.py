@@ -125,7 +125,7 @@ def test_files_that_a_start_refuses(directory: Path) -> None:
             {"sasl_plain_ldap_ssl_truststore_location": "empty"},
             "truststore.location: .*certificate",
         ),
-        (account, "bind.password: .* is empty"),
+        (account, "bind.password: .* holds no secret"),
     ):
         checks = list(_checks_of_directory(settings(directory, "ldaps://h", **more), "ldap"))
         with pytest.raises(ConfigError, match=problem):

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from proxy.brokers import token_source
 from proxy.worker import identity_services as keys_module
 from proxy.worker.identity_services import KeyService
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache, KeyCacheSettings, KeyMissing
@@ -220,7 +221,7 @@ async def test_what_is_packed_is_not_unpacked() -> None:
 
 
 async def test_a_provider_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys_module, "FETCH_TIMEOUT", 0.2)
+    monkeypatch.setattr(token_source, "FETCH_TIMEOUT", 0.2)
     async with serving() as (keys, provider):
         provider.answering.clear()
         await keys.refresh()
