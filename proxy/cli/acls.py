@@ -80,32 +80,16 @@ class Question:
     operation: Operation
     resource: Pattern
 
-    def decide(self, acls: Sequence[Acl], authorizer: "Authorizer | None") -> Decision:
-        """Return the decision of the authorizer; None stands for unknown settings."""
-        return index_of(acls, authorizer).decide(
-            self.identity.principals,
-            self.host,
-            self.operation,
-            self.resource.resource_type,
-            self.resource.name,
-        )
-
-    def alone(self, acls: Sequence[Acl], authorizer: "Authorizer | None") -> dict[str, Decision]:
-        """Return the decision for each principal of a client with groups by itself; empty for a
-        client without groups."""
-        if not self.identity.groups:
-            return {}
-        return {
-            one: replace(self, identity=Identity(one)).decide(acls, authorizer)
-            for one in self.identity.principals
-        }
+    def decide(self, index: AclIndex, principals: tuple[str, ...]) -> Decision:
+        """Return the decision of the authorizer about a client with these principals."""
+        kind, _, name = self.resource
+        return index.decide(principals, self.host, self.operation, kind, name)
 
     def sentence(self, decision: Decision) -> str:
         """Return the decision and its reason for a person."""
-        may = "may" if decision.allowed else "may not"
         resource = f"{self.resource.resource_type.name} {self.resource.name}"
-        operation = operation_name(self.operation)
-        return f"{self.identity.principal} {may} {operation} {resource}: {_reason(decision)}"
+        what = f"{_may(decision)} {operation_name(self.operation)} {resource}"
+        return f"{self.identity.principal} {what}: {_reason(decision)}"
 
     def document(
         self, decision: Decision, alone: Mapping[str, Decision], mode: str | None
@@ -155,6 +139,10 @@ def question_of(identity: Identity, operation: str, resources: Resources, host: 
         names = ", ".join(map(operation_name, SUPPORTED_OPERATIONS[resource.resource_type]))
         raise typer.BadParameter(f"a {resource.resource_type.name} supports the operations {names}")
     return Question(identity=identity, host=host, operation=wanted, resource=resource)
+
+
+def _may(decision: Decision) -> str:
+    return "may" if decision.allowed else "may not"
 
 
 def _reason(decision: Decision) -> str:
@@ -263,12 +251,14 @@ def explain_acls(
         found = _matching(
             acls, [replace(question.resource.filter(), pattern_type=PatternType.MATCH)]
         )
-    decision, alone = question.decide(found, authorizer), question.alone(found, authorizer)
+    index = index_of(found, authorizer)
+    decision = question.decide(index, identity.principals)
+    each = identity.principals if identity.groups else ()
+    alone = {one: question.decide(index, (one,)) for one in each}
     if not print_document(question.document(decision, alone, mode), output):
         say(printable(question.sentence(decision)))
         for who, decided in alone.items():
-            may = "may" if decided.allowed else "may not"
-            say(printable(f"  {who} alone {may}: {_reason(decided)}"))
+            say(printable(f"  {who} alone {_may(decided)}: {_reason(decided)}"))
     if not decision.allowed:
         raise typer.Exit(Exit.REFUSED)
 

@@ -270,8 +270,6 @@ def test_a_long_file_is_one_round_trip(peer: Peer) -> None:
         ("--user ''\n", "line 1: Empty user not supported"),
         ("alice\n", "line 1: Got unexpected extra argument"),
         ("--use a\n", "line 1: No such option: --use"),
-        ("--store other\n", "line 1: No such option: --store"),
-        ("--help\n", "line 1: No such option: --help"),
         ("--user\n", "line 1: Option '--user' requires an argument"),
         ('--user "a\n', "line 1: No closing quotation"),
         (f"--user {'a' * 32_768}\n", "line 1: a name is longer than 32767 bytes"),
