@@ -29,7 +29,7 @@ from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 MIB = 1_048_576
-ATTACKERS = 12
+ATTACKERS = 6
 LONGEST = 104_857_600
 """Kafka's `socket.request.max.bytes`."""
 
@@ -89,7 +89,6 @@ def _partitions(count: int, key: str, **more: Any) -> list[dict[str, Any]]:
 _COMMITTED = {"committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": "m" * 20}
 _CONFIG = {"name": "retention.ms", "config_operation": 0, "value": "1" * 90}
 _OFFSETS = _partitions(50, "partition_index", current_leader_epoch=-1, timestamp=-1)
-_EPOCHS = _partitions(50, "partition", current_leader_epoch=-1, leader_epoch=0)
 _GROUP = {"group_id": "t-group"}
 _TRIED = {"validate_only": True, "timeout": 60_000}
 _SYNC = {"generation_id": 1, "member_id": "nobody"} | {
@@ -112,15 +111,6 @@ REQUESTS = {
     "ListOffsets": Long(
         *(2, 7, "topics", "name", visible(1_500), {"partitions": _OFFSETS}), more={"replica_id": -1}
     ),
-    "OffsetForLeaderEpoch": Long(
-        *(23, 4, "topics", "topic", visible(2_000), {"partitions": _EPOCHS}),
-        more={"replica_id": -1},
-    ),
-    "DeleteRecords": Long(
-        *(21, 2, "topics", "name", visible(2_000)),
-        each={"partitions": _partitions(50, "partition_index", offset=0)},
-        more={"timeout": 60_000},
-    ),
     "DescribeConfigs": Long(
         *(32, 4, "resources", "resource_name", visible(20_000)),
         each={"resource_type": 2, "configuration_keys": None},
@@ -135,10 +125,6 @@ REQUESTS = {
         each={"num_partitions": 1, "replication_factor": 1},
         more=_TRIED,
     ),
-    "CreatePartitions": Long(
-        *(37, 3, "topics", "name", visible(5_000, 230), {"count": 2, "assignments": None}),
-        more=_TRIED,
-    ),
     "AddPartitionsToTxn": Long(
         *(24, 3, "v3_and_below_topics", "name", visible(5_000), {"partitions": range(50)}),
         more={"v3_and_below_transactional_id": "t-transaction", "v3_and_below_producer_id": 77},
@@ -151,6 +137,7 @@ REQUESTS = {
     ),
 }
 PARTLY = ("Metadata", "OffsetCommit", "ListOffsets", "DescribeConfigs", "CreateTopics")
+"""Of these one item is denied, and the others are answered as Kafka does."""
 
 
 def values(message: Any) -> Any:
@@ -162,7 +149,7 @@ def values(message: Any) -> Any:
     return "an id" if isinstance(message, UUID) else message
 
 
-@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("name", [one for one in REQUESTS if one not in PARTLY])
 def test_what_is_allowed_is_answered_as_kafka_does(
     kafka: KafkaCluster, proxy: ProxyProcess, name: str
 ) -> None:
@@ -183,6 +170,7 @@ def test_what_is_denied_in_it_is_denied(
     request = REQUESTS[name]
     names = request.names
     more = request.fields([*names[:100], HIDDEN, *names[100:]])
+    assert len(request_body(request.api_key, request.version, **more)) > LONG_BYTES
     direct, proxied = clients(kafka, proxy)
     with contextlib.closing(direct), contextlib.closing(proxied):
         expected = direct.ask(request.api_key, request.version, request.fields(names))
@@ -231,7 +219,7 @@ def topics_seen(client: Client, names: Sequence[str]) -> int:
 
 
 def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -> None:
-    """A dozen connections send 100 MB each, repeatedly: the proxy gathers one per principal.
+    """Several connections send 100 MB each, repeatedly: the proxy gathers one per principal.
 
     Every item is denied, which is the most expensive case.
     """
@@ -245,10 +233,9 @@ def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -
         attackers = [pool.submit(flood, address, content, stop) for _ in range(ATTACKERS)]
         try:
             carol = clients.enter_context(contextlib.closing(Client(address, "carol")))
-            for _ in range(3):
-                assert topics_seen(carol, names) == len(names)
-                for _ in range(50):
-                    assert topics_seen(carol, names[:1]) == 1
+            assert topics_seen(carol, names) == len(names)
+            for _ in range(50):
+                assert topics_seen(carol, names[:1]) == 1
         finally:
             stop.set()
     assert sum(attacker.result(600) for attacker in attackers) > 0, "and they were answered"

@@ -49,6 +49,11 @@ AUTO = {
 }
 CAPABLE = ("librdkafka", "java-new", "franz", "sarama", "python")
 OLD = ("java-old", "sarama-raw")
+AT = (
+    ("librdkafka", "java-new", "franz", "sarama-raw"),
+    ("librdkafka", "java-old", "sarama", "python"),
+)
+"""Clients of each proxy."""
 TURNING = "turning"
 PATIENCE = 300.0
 RELOADS = 100
@@ -73,7 +78,7 @@ class Clients:
         self._running = []
         for number, proxy in enumerate(proxies):
             bootstrap = str(proxy.addresses()["AUTO"])
-            for name in (*CAPABLE, *OLD):
+            for name in AT[number]:
                 run = partial(self._run, name, f"{name}-{number}", bootstrap)
                 self._running.append(self.pool.submit(run))
         self._bad = self.pool.submit(self._turning, proxies[0])

@@ -3,11 +3,11 @@
 Nor does the broker: it never has to close a connection of the proxy's."""
 
 import re
-import threading
 import time
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from tests.support.cloud import ARN, ROLE, Cloud
 from tests.support.kafka.clients import add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
-from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, read, write
+from tests.support.kafka.traffic import PARTITIONS, confluent_traffic
 from tests.support.kafka.upstream import (
     BUSY,
     BUSY_MS,
@@ -40,11 +40,11 @@ SECONDS = 2.5 * BUSY_MS / 1000
 RENEWALS = 2
 """Minimum per connection in `SECONDS`: each session is renewed before 95 % of it."""
 CLIENT_MS = 6_000
-"""Lifetime of clients' sessions at the proxy; raw clients renew after a third of it."""
+"""Lifetime of clients' sessions at the proxy."""
 PAST_SHORT_SECONDS = 1.2 * SHORT_MS / 1000
 SCRAM = "SCRAM-SHA-256"
-LARGE = (200, 100_000, 1_000_000, 3_000, 300_000)
-SMALL = (10, 200, 1)
+FLOWS = (("LONG", 900_000, 0.2), ("LONG", 10, 0.01), ("QUICK", 50_000, 0.05))
+"""Listener, size of records, and seconds between them."""
 RENEWED = "upstream_successful_reauthentication_total"
 
 
@@ -59,97 +59,25 @@ def proxy(sasl_kafka: KafkaCluster, jwks: Path, tmp_path: Path) -> Iterator[Prox
         yield process
 
 
-def new_topic(cluster: KafkaCluster, partitions: int = 1) -> str:
+def new_topic(cluster: KafkaCluster) -> str:
     name = f"sessions-{uuid.uuid4()}"
-    cluster.create_topic(name, partitions=partitions, configs={"max.message.bytes": "2000000"})
+    cluster.create_topic(name, partitions=PARTITIONS)
     return name
-
-
-class Flow:
-    """A writer and a reader of the same topic."""
-
-    def __init__(
-        self, pool: ThreadPoolExecutor, topic: str, issuer: Issuer, sizes: tuple[int, ...]
-    ) -> None:
-        self._pool = pool
-        self._topic = topic
-        self._issuer = issuer
-        self._sizes = sizes
-        self._writing: Future[int]
-        self._reading: Future[int]
-
-    def start(
-        self,
-        proxy: ProxyProcess,
-        listener: str,
-        enough: threading.Event,
-        *,
-        window: int,
-        pause_seconds: float,
-        renew_seconds: float = float("inf"),
-    ) -> None:
-        self._writing = self._pool.submit(
-            write,
-            proxy.addresses()[listener],
-            self._issuer,
-            self._topic,
-            lambda: not enough.is_set(),
-            self._sizes,
-            window=window,
-            pause_seconds=pause_seconds,
-            renew_seconds=renew_seconds,
-        )
-        self._reading = self._pool.submit(
-            read,
-            proxy.addresses()["LONG"],
-            self._issuer,
-            self._topic,
-            self._has_more,
-            self._sizes,
-            wait_ms=700,
-        )
-
-    def _has_more(self, offset: int) -> bool:
-        return not self._writing.done() or (
-            self._writing.exception() is None and offset < self._writing.result()
-        )
-
-    def finish(self) -> None:
-        assert self._writing.result() > 0
-        assert self._reading.result() == self._writing.result()
 
 
 def test_nothing_is_lost_while_sessions_are_renewed(
     sasl_kafka: KafkaCluster, proxy: ProxyProcess, issuer: Issuer
 ) -> None:
-    """With large and small requests, long polls, librdkafka, and clients that re-authenticate."""
+    """With large and small requests, and clients that re-authenticate meanwhile."""
     killed_before = sasl_kafka.log().count(EXPIRED_CHANNEL)
-    enough = threading.Event()
+    carol, running = user(issuer, SCRAM), []
     with ThreadPoolExecutor() as pool:
-        large, small, renewing = (
-            Flow(pool, new_topic(sasl_kafka), issuer, sizes) for sizes in (LARGE, SMALL, LARGE)
-        )
-        topic = new_topic(sasl_kafka, PARTITIONS)
-        carol, bootstrap = user(issuer, SCRAM), str(proxy.addresses()["LONG"])
-        try:
-            large.start(proxy, "LONG", enough, window=6, pause_seconds=0.2)
-            small.start(proxy, "LONG", enough, window=40, pause_seconds=0.01)
-            renewing.start(
-                proxy,
-                "QUICK",
-                enough,
-                window=6,
-                pause_seconds=0.2,
-                renew_seconds=CLIENT_MS / 3000,
-            )
-            real = confluent_traffic(
-                carol, bootstrap, topic, SECONDS, pause_seconds=0.05, padding_bytes=50_000
-            )
-        finally:
-            enough.set()
-        for flow in (large, small, renewing):
-            flow.finish()
-        assert min(real) > 0
+        for listener, padding, pause in FLOWS:
+            bootstrap, topic = str(proxy.addresses()[listener]), new_topic(sasl_kafka)
+            flow = partial(confluent_traffic, pause_seconds=pause, padding_bytes=padding)
+            running.append(pool.submit(flow, carol, bootstrap, topic, SECONDS))
+    for each in running:
+        assert min(each.result()) > 0
     assert proxy.metric(RENEWED) >= 6 * RENEWALS
     assert proxy.metric("successful_reauthentication_total", listener="quick") >= 2
     reasons = {one["reason"] for one in proxy.labels("connections_closed_total")}

@@ -9,14 +9,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import confluent_kafka as confluent
 import pytest
 
 from tests.support.kafka.clients import Certified
-from tests.support.kafka.cluster import KafkaCluster, wait_until
-from tests.support.kafka.java import RUN_SECONDS
+from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.quotas import (
     ALTER,
     PRODUCER,
@@ -28,7 +26,6 @@ from tests.support.kafka.quotas import (
     set_kafkas,
     told_by_librdkafka,
 )
-from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.wire_client import ask
 from tests.support.kafka.without_sasl import (
     CLIENT_AUTH,
@@ -161,17 +158,13 @@ def test_without_a_certificate_that_is_required_nobody_is_let_in(
 # --- conversations
 
 
-@pytest.mark.parametrize(("listener", "shown"), [(PLAINTEXT, None), (REQUIRED, "alice")])
 @pytest.mark.parametrize("name", CONVERSATIONS)
-def test_the_same_is_said(
-    kafka_side: Side, proxy_side: Side, name: str, listener: str, shown: str | None
-) -> None:
+def test_the_same_is_said(kafka_side: Side, proxy_side: Side, name: str) -> None:
     act = CONVERSATIONS[name]
-    expected = kafka_side.run(listener, act, shown)
-    assert proxy_side.run(listener, act, shown) == expected
+    assert proxy_side.run(PLAINTEXT, act) == kafka_side.run(PLAINTEXT, act)
 
 
-# --- three libraries
+# --- a library
 
 
 @pytest.fixture
@@ -215,67 +208,6 @@ def test_librdkafka_shows_its_certificate(
         consumer.close()
 
 
-def test_java_shows_its_certificate(
-    proxy: ProxyProcess, alice: Certified, allowed: str, tmp_path: Path
-) -> None:
-    """Uses topics, an idempotent producer, transactions and a group."""
-    proxy.until_known()
-    bootstrap = str(proxy.addresses()[MAPPED])
-    done = alice.java(tmp_path).run(
-        "RoundTrip", bootstrap, allowed, "20", timeout_seconds=2 * RUN_SECONDS
-    )
-    assert done.exit_status == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == {"step": "done"}
-
-
-# --- events and metrics
-
-
-def test_they_are_sessions_that_nothing_is_to_become_of(
-    proxy_side: Side, proxy: ProxyProcess
-) -> None:
-    """They are listed by principal without a mechanism and not counted as re-authenticating."""
-    reported: list[dict[str, Any]] = []
-
-    def look(actor: Actor) -> None:
-        actor.metadata()
-        reported.extend(json.loads(proxy.command("sessions", "list", "--output", "json")))
-
-    proxy_side.run(REQUIRED, look, "bob")
-    (session,) = [one for one in reported if one["principal"] == SUBJECTS["bob"][1]]
-    assert session["state"] == "authenticated"
-    assert session["mechanism"] is None
-    assert session["lifetime_announced"] is None
-    assert (session["session_lifetime_ms"], session["lifetime_left_s"]) == (0, None)
-    assert session["enforcement"] == "observe"
-    for name in (
-        "successful_authentication_total",
-        "successful_authentication_no_reauth_total",
-        "successful_reauthentication_total",
-        "failed_authentication_total",
-    ):
-        assert proxy.labels(name) == []
-
-
-def test_events_tell_of_denials_alone(proxy_side: Side, proxy: ProxyProcess) -> None:
-    """There are no events for sessions, but denials are reported."""
-    principal = SUBJECTS["carol"][1]
-    proxy_side.seen(REQUIRED, "carol")
-
-    def theirs() -> list[dict[str, Any]]:
-        return [event for event in proxy.events() if event.get("principal") == principal]
-
-    wait_until(lambda: bool(theirs()), what="no event", details=proxy.log)
-    events = proxy.events()
-    assert {event["kind"] for event in events if event.get("principal")} == {"denied"}
-    refused = [event for event in events if not event.get("principal")]
-    assert {event["close_reason"] for event in refused} <= {"tls_handshake_failed"}
-    for event in theirs():
-        assert event["authentications"] == 0
-        assert event["enforcement"] == "observe"
-        assert not event.keys() & {"mechanism", "authenticate_version", "session_lifetime_ms"}
-
-
 # --- quotas; last, because a throttled connection outlives its client
 
 
@@ -315,22 +247,10 @@ def told_to(client: Certified, cluster: KafkaCluster, proxy: ProxyProcess) -> li
     ]
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
 def test_a_quota_is_set_for_the_name_in_a_certificate(
-    cluster: KafkaCluster,
-    proxy: ProxyProcess,
-    files: Path,
-    quota_of: Callable[[str], None],
-    name: str,
-) -> None:
-    """Names with commas, blanks, equals signs and umlauts, as in ACLs but without `User:`."""
-    quota_of(SUBJECTS[name][1].removeprefix("User:"))
-    for reported in told_to(Certified(files=files, name=name), cluster, proxy):
-        assert abs(SIZE / LIMIT - WINDOW_SECONDS - reported) <= 1.5  # the window lasts 10 to 11 s
-
-
-def test_a_name_that_looks_like_anothers_has_not_its_quota(
     cluster: KafkaCluster, proxy: ProxyProcess, files: Path, quota_of: Callable[[str], None]
 ) -> None:
-    quota_of(SUBJECTS["alice"][1].removeprefix("User:"))
-    assert told_to(Certified(files=files, name="imitation"), cluster, proxy) == [0.0, 0.0]
+    """As in ACLs, but without `User:`; `tests/proxy/quota/test_certificates.py` has more names."""
+    quota_of(SUBJECTS["imitation"][1].removeprefix("User:"))
+    for reported in told_to(Certified(files=files, name="imitation"), cluster, proxy):
+        assert abs(SIZE / LIMIT - WINDOW_SECONDS - reported) <= 1.5  # the window lasts 10 to 11 s

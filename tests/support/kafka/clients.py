@@ -250,15 +250,3 @@ class Certified:
             "ssl.key.location": self._mine,
             **{key.replace("_", "."): value for key, value in more.items()},
         }
-
-    def java(self, directory: Path) -> JavaClient:
-        """A properties file for Java's clients."""
-        settings = {
-            "security.protocol": "SSL",
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(self.files / "ca.pem"),
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": self._mine,
-        }
-        path = write_properties(directory / f"{self.name}.properties", settings)
-        return JavaClient(properties=path, jvm_options=())

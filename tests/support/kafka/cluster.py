@@ -52,7 +52,6 @@ class _Node:
     directory: Path
     is_controller: bool
     ports: dict[str, int]
-    release: str
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -86,8 +85,6 @@ class KafkaCluster:
     """Adds the listener `properties.BEHIND`, which advertises a sidecar's port."""
     host: str = "127.0.0.1"
     """Address of all nodes."""
-    advertised_host: str = "{host}"
-    """Advertised host instead, such as `kafka-{node_id}.test`."""
     jvm_options: Sequence[str] = ()
     """Further JVM options."""
     classes: Sequence[str] = ()
@@ -144,11 +141,9 @@ class KafkaCluster:
             node.process.kill()
         self._reap(node)
 
-    def start_node(self, node_id: int, *, move: bool = False, release: str | None = None) -> None:
-        """Starts a stopped node; `move` gives its client listeners new ports, `release` has it run
-        another one."""
+    def start_node(self, node_id: int, *, move: bool = False) -> None:
+        """Starts a stopped node; `move` gives its client listeners new ports."""
         node = self._nodes[node_id]
-        node.release = release or node.release
         if move:
             node.ports |= dict(zip(self._client_listeners(), self._client_ports(), strict=True))
         self._configure(node)
@@ -165,7 +160,7 @@ class KafkaCluster:
             node.ports = self._nodes[instead_of].ports
         self._nodes[node.node_id] = node
         self._configure(node)
-        _format([node], self._cluster_id, ())
+        _format([node], self._cluster_id, (), self.release)
         self._launch(node)
         self.wait_ready()
         return node.node_id
@@ -259,7 +254,7 @@ class KafkaCluster:
             self._nodes[node_id] = self._new_node(node_id, is_controller=node_id <= controllers)
         for node in self._nodes.values():
             self._configure(node)
-        _format(self._nodes.values(), self._cluster_id, self.features)
+        _format(self._nodes.values(), self._cluster_id, self.features, self.release)
 
     def _new_node(self, node_id: int, *, is_controller: bool) -> _Node:
         directory = self._directory / str(node_id)
@@ -271,7 +266,6 @@ class KafkaCluster:
             directory=directory,
             is_controller=is_controller,
             ports=ports,
-            release=self.release,
         )
 
     def _configure(self, node: _Node) -> None:
@@ -284,7 +278,6 @@ class KafkaCluster:
                 is_controller=node.is_controller,
                 sidecar_port=self.sidecar_port,
                 host=self.host,
-                advertised_host=self.advertised_host.format(host=self.host, node_id=node.node_id),
             ),
             **properties.sasl(self.sasl_listeners, self.jwks),
             **self.properties,
@@ -302,7 +295,7 @@ class KafkaCluster:
         if self.jwks is not None:
             options.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.jwks.as_uri()}")
         path = ":".join(
-            [java.class_path(node.release), *map(str, map(java.compiled, self.classes))]
+            [java.class_path(self.release), *map(str, map(java.compiled, self.classes))]
         )
         command = ["java", *options, *self.jvm_options, "-cp", path, "kafka.Kafka"]
         with node.log.open("ab") as log:
@@ -385,7 +378,7 @@ def kafka_uuid() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
 
 
-def _format(nodes: Iterable[_Node], cluster_id: str, features: Sequence[str]) -> None:
+def _format(nodes: Iterable[_Node], cluster_id: str, features: Sequence[str], release: str) -> None:
     # In parallel, as each is a JVM that takes over a second.
     jvm = ["java", "-Xmx128m", *java.FAST_START]
     command = [java.TOOLS["kafka-storage"], "format", "--cluster-id", cluster_id]
@@ -395,7 +388,7 @@ def _format(nodes: Iterable[_Node], cluster_id: str, features: Sequence[str]) ->
             node,
             subprocess.Popen(
                 [
-                    *(*jvm, "-cp", java.class_path(node.release), *command),
+                    *(*jvm, "-cp", java.class_path(release), *command),
                     *("--config", str(node.directory / "server.properties"), *more),
                 ],
                 stdout=subprocess.PIPE,

@@ -15,9 +15,9 @@ HOST = "127.0.0.2"
 class LoadBalancer:
     """A load balancer that listens on each port of `targets`."""
 
-    def __init__(self, targets: Mapping[int, Address], host: str = HOST) -> None:
+    def __init__(self, targets: Mapping[int, Address]) -> None:
         self._targets = dict(targets)
-        self._listening = [socket.create_server((host, port)) for port in targets]
+        self._listening = [socket.create_server((HOST, port)) for port in targets]
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
 

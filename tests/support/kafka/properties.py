@@ -43,7 +43,6 @@ def of_node(
     is_controller: bool,
     sidecar_port: int | None,
     host: str,
-    advertised_host: str,
 ) -> dict[str, str]:
     """A node's roles and listeners, all on `host`."""
     client = {name: port for name, port in ports.items() if name != CONTROLLER}
@@ -55,7 +54,7 @@ def of_node(
         "process.roles": "broker,controller" if is_controller else "broker",
         "node.id": str(node_id),
         "listeners": _listed(host, bound),
-        "advertised.listeners": _listed(advertised_host, advertised),
+        "advertised.listeners": _listed(host, advertised),
         "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
     }
 

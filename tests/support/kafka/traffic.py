@@ -3,18 +3,15 @@
 Every value begins with its number in its partition, so the numbers that are read are 0, 1, 2 …
 """
 
-import itertools
 import json
 import math
 import struct
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import confluent_kafka as confluent
 import kafka as python
@@ -22,15 +19,6 @@ import kafka as python
 from tests.support.kafka.clients import User
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import RUN_SECONDS
-from tests.support.kafka.sasl_differential.transcript import (
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-    authenticate_body,
-    bearer,
-)
-from tests.support.kafka.wire_client import Address, Outcome, WireClient, record_batch
-from tests.support.messages import read_response, request_body
-from tests.support.sasl import Issuer
 
 PARTITIONS = 4
 _NUMBER = struct.Struct(">q")
@@ -214,171 +202,3 @@ def end_offset(kafka: KafkaCluster, topic: str, partition: int) -> int:
     finally:
         consumer.close()
     return found
-
-
-# Raw clients that never reconnect: a closed connection is an error.
-#
-# Only one of them writes a partition, so the offsets in its answers are 0, 1, 2 …
-
-PRODUCE, FETCH = 0, 1
-
-
-_BATCH_PREFIX = struct.Struct(">qi")
-
-
-_LARGEST_FETCH = 4_000_000
-
-
-class Connection:
-    """A client of the proxy, with several requests in flight."""
-
-    def __init__(self, address: Address, issuer: Issuer) -> None:
-        self.client = WireClient(address)
-        self._issuer = issuer
-        self._numbers = itertools.count(1)
-        self._in_flight: deque[tuple[int, int, int, Callable[..., None]]] = deque()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.client.close()
-
-    def send(
-        self, api_key: int, version: int, body: bytes, then: Callable[..., None] = lambda _: None
-    ) -> None:
-        """Send a request; `then` is called with the answer."""
-        number = next(self._numbers)
-        self._in_flight.append((api_key, version, number, then))
-        self.client.send_frame(api_key, version, number, "traffic", body)
-
-    def hear(self, most_in_flight: int = 0) -> None:
-        """Read answers until at most this many are outstanding."""
-        while len(self._in_flight) > most_in_flight:
-            api_key, version, number, then = self._in_flight.popleft()
-            frame = self.client.receive()
-            assert not isinstance(frame, Outcome), f"{frame} instead of API {api_key}"
-            correlation_id, answer = read_response(api_key, version, frame)
-            assert correlation_id == number
-            then(answer)
-
-    def log_in(self) -> None:
-        """Log in or re-authenticate; the SaslHandshake follows requests in flight."""
-        self.send(SASL_HANDSHAKE, 1, request_body(SASL_HANDSHAKE, 1, mechanism="OAUTHBEARER"))
-        self.hear()
-        token = bearer(self._issuer.mint("carol"))
-        self.send(SASL_AUTHENTICATE, 2, authenticate_body(token, 2), _is_in)
-        self.hear()
-
-
-def _is_in(answer: object) -> None:
-    assert getattr(answer, "error_code", None) == 0, answer
-
-
-def write(
-    address: Address,
-    issuer: Issuer,
-    topic: str,
-    goes_on: Callable[[], bool],
-    sizes: Sequence[int],
-    *,
-    window: int,
-    pause_seconds: float,
-    renew_seconds: float = float("inf"),
-) -> int:
-    """Write records of these sizes repeatedly; return their number.
-
-    `window` requests are in flight when it pauses; it logs in again after `renew_seconds`.
-    """
-    bodies = [_produce_body(topic, record_batch(bytes(size))) for size in sizes]
-    written = 0
-    with Connection(address, issuer) as connection:
-        connection.log_in()
-        logged_in_at = time.monotonic()
-        while goes_on():
-            for _ in range(window):
-                then = partial(_has_offset, written)
-                connection.send(PRODUCE, 9, bodies[written % len(bodies)], then)
-                written += 1
-            connection.hear(window // 2)
-            if time.monotonic() - logged_in_at > renew_seconds:
-                connection.log_in()
-                logged_in_at = time.monotonic()
-            time.sleep(pause_seconds)
-        connection.hear()
-    return written
-
-
-def _produce_body(topic: str, batch: bytes) -> bytes:
-    return request_body(
-        PRODUCE,
-        9,
-        transactional_id=None,
-        acks=-1,
-        timeout=60_000,
-        topic_data=[{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
-    )
-
-
-def _has_offset(expected: int, answer: object) -> None:
-    (topic,) = getattr(answer, "responses")  # noqa: B009 - of any version
-    (found,) = topic.partition_responses
-    assert (found.error_code, found.base_offset) == (0, expected)
-
-
-def read(
-    address: Address,
-    issuer: Issuer,
-    topic: str,
-    goes_on: Callable[[int], bool],
-    sizes: Sequence[int],
-    *,
-    wait_ms: int,
-) -> int:
-    """Read records of these sizes until the end; return their number.
-
-    Each Fetch waits at the broker for up to `wait_ms`.
-    """
-    offset = 0
-
-    def take(answer: object) -> None:
-        nonlocal offset
-        (found,) = getattr(answer, "responses")[0].partitions  # noqa: B009 - of any version
-        assert found.error_code == 0
-        for base_offset, length in _batches(bytes(found.records or b"")):
-            assert base_offset == offset
-            # The overhead of a record is less than 100 bytes.
-            assert sizes[offset % len(sizes)] < length < sizes[offset % len(sizes)] + 100
-            offset += 1
-
-    with Connection(address, issuer) as connection:
-        connection.log_in()
-        while goes_on(offset):
-            connection.send(FETCH, 4, _fetch_body(topic, offset, wait_ms), take)
-            connection.hear()
-    return offset
-
-
-def _batches(records: bytes) -> list[tuple[int, int]]:
-    """Base offset and length of each complete batch."""
-    found = []
-    position = 0
-    while position + _BATCH_PREFIX.size <= len(records):
-        base_offset, length = _BATCH_PREFIX.unpack_from(records, position)
-        position += _BATCH_PREFIX.size + length
-        if position <= len(records):
-            found.append((base_offset, length))
-    return found
-
-
-def _fetch_body(topic: str, offset: int, wait_ms: int) -> bytes:
-    wanted = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": _LARGEST_FETCH}
-    return request_body(
-        FETCH,
-        4,
-        max_wait=wait_ms,
-        min_bytes=_LARGEST_FETCH,
-        max_bytes=_LARGEST_FETCH,
-        isolation_level=0,
-        topics=[{"topic": topic, "partitions": [wanted]}],
-    )

@@ -7,6 +7,7 @@ import java.util.Arrays;
 import java.util.Properties;
 import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.locks.LockSupport;
 
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -26,6 +27,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 public final class Traffic {
     private static final int VALUE_BYTES = 200;
     private static final long READ_ON_MS = 120_000;
+    private static final long PAUSE_NANOS = 5_000_000;
 
     private final Properties common = new Properties();
     private final String topic;
@@ -76,6 +78,7 @@ public final class Traffic {
                 for (int partition = 0; partition < partitions; partition++) {
                     send(producer, partition, next[partition]++);
                 }
+                LockSupport.parkNanos(PAUSE_NANOS); // at full speed it would use all of a machine
             }
         }
         endsAt = System.currentTimeMillis();
