@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 LISTENER = "LONG"
 _REAUTH_MS = 3_600_000
-SETS = 100
+SETS = 40
 MAX_ACLS = 8
 
 USERS = ("one", "two")
