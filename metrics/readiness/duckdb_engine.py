@@ -123,7 +123,7 @@ class DuckEngine:
         """
         try:
             with self._within(FILE_SECONDS * len(files)):
-                self._copy(files, name(0))
+                self._copy(_rows_of(files), name(0))
             return [name(0)]
         except duckdb.OutOfMemoryException:
             pass
@@ -133,7 +133,7 @@ class DuckEngine:
         made = []
         place = name(0).with_suffix(".portion.jsonl")
         for number in portions(files, place):
-            self._copy([place], name(number))
+            self._copy(_rows_of([place]), name(number))
             made.append(name(number))
         return made
 
@@ -154,12 +154,9 @@ class DuckEngine:
 
     def merge(self, files: Sequence[Path], target: Path) -> None:
         """Merge the rows of Parquet files into one file."""
-        self._copy_query(f"SELECT * FROM {_parquet(files)}", target)
+        self._copy(f"SELECT * FROM {_parquet(files)}", target)
 
-    def _copy(self, files: Sequence[Path], target: Path) -> None:
-        self._copy_query(_rows_of(files), target)
-
-    def _copy_query(self, query: str, target: Path) -> None:
+    def _copy(self, query: str, target: Path) -> None:
         self._database.execute(f"COPY ({query}) TO {_quoted(target)} (FORMAT parquet)")
 
     def broken(self) -> dict[Path, str]:

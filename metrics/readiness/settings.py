@@ -55,10 +55,7 @@ class Settings:
     users: Path | None = None
     """The files with ACLs and users to compare the use with, in JSON; None: not compared."""
     kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The settings of librdkafka for a topic; Spark does not use them."""
-    bootstrap_servers: str | None = None
-    kafka_options: dict[str, str] = field(default_factory=dict, repr=False)
-    """The options of Spark's connector other than the servers, e.g. `kafka.security.protocol`."""
+    """The settings for a topic of librdkafka, or of Spark's connector (`is_for_spark`)."""
 
     @property
     def topic(self) -> str | None:
@@ -98,7 +95,7 @@ class Settings:
         if self.state is not None:
             self._check_outside_tables("--state", self.state)
         if self.topic is not None:
-            if self.bootstrap_servers is None:
+            if not self.kafka.keys() & {"bootstrap.servers", "kafka.bootstrap.servers"}:
                 raise ReportError("kafka: needs --bootstrap-server HOST:PORT")
             return
         if not is_remote(self.events):

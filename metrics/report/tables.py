@@ -63,11 +63,11 @@ def table(
     )
 
 
-def rest(rows: Rows, shown: int, where: str) -> str:
+def rest(total: int, shown: int, where: str) -> str:
     """Write the number of rows shown and in total, and where to find all of them."""
-    if len(rows) <= shown:
+    if total <= shown:
         return ""
-    return f'<p class="soft">The first {number(shown)} of {number(len(rows))}; {where} has all.</p>'
+    return f'<p class="soft">The first {number(shown)} of {number(total)}; {where} has all.</p>'
 
 
 def tag(verdict: str) -> str:
@@ -120,31 +120,22 @@ def what_if(rows: Rows, *, missing: bool) -> str:
 def kafka_4(rows: Rows, total: int) -> str:
     """Write the clients that break at Kafka 4.0, with their API versions; `total`: of all rows."""
     shown = rows[:CLIENTS_SHOWN]
-    more = ""
-    if total > len(shown):
-        more = (
-            f'<p class="soft">The first {number(len(shown))} of {number(total)}; the Parquet table '
-            "<code>tables/dropped_versions</code> has all.</p>"
-        )
-    return (
-        table(
-            "Clients that break at Kafka 4.0",
-            ["principal", "client", "versions", "connections", "from", "last seen (UTC)"],
+    return table(
+        "Clients that break at Kafka 4.0",
+        ["principal", "client", "versions", "connections", "from", "last seen (UTC)"],
+        [
             [
-                [
-                    name_of(row["principal"]),
-                    f'{name_of(row["client_id"])}<br><span class="soft">{_software(row)}</span>',
-                    ", ".join(name_of(each, SHORT) for each in row["versions"]),
-                    number(row["connections"]),
-                    _hosts(row),
-                    moment(row["last_ms"]),
-                ]
-                for row in shown
-            ],
-            numbers=(3,),
-        )
-        + more
-    )
+                name_of(row["principal"]),
+                f'{name_of(row["client_id"])}<br><span class="soft">{_software(row)}</span>',
+                ", ".join(name_of(each, SHORT) for each in row["versions"]),
+                number(row["connections"]),
+                _hosts(row),
+                moment(row["last_ms"]),
+            ]
+            for row in shown
+        ],
+        numbers=(3,),
+    ) + rest(total, len(shown), "the Parquet table <code>tables/dropped_versions</code>")
 
 
 def latencies(rows: Rows) -> str:
@@ -218,7 +209,7 @@ def rollout(rows: Rows) -> str:
             for row in rows[:_ROWS_SHOWN]
         ],
         numbers=(2,),
-    ) + rest(rows, _ROWS_SHOWN, "the Parquet table <code>tables/rollout</code>")
+    ) + rest(len(rows), _ROWS_SHOWN, "the Parquet table <code>tables/rollout</code>")
 
 
 def short_tokens(rows: Rows) -> str:
@@ -237,7 +228,7 @@ def short_tokens(rows: Rows) -> str:
             for row in rows[:_ROWS_SHOWN]
         ],
         numbers=(2, 3),
-    ) + rest(rows, _ROWS_SHOWN, "the Parquet table <code>tables/short_tokens</code>")
+    ) + rest(len(rows), _ROWS_SHOWN, "the Parquet table <code>tables/short_tokens</code>")
 
 
 def _reason(reason: str | None) -> str:
@@ -267,7 +258,7 @@ def failures(rows: Rows) -> str:
         ],
         numbers=(3,),
         kind="few",
-    ) + rest(rows, _ROWS_SHOWN, "the Parquet table <code>tables/failures</code>")
+    ) + rest(len(rows), _ROWS_SHOWN, "the Parquet table <code>tables/failures</code>")
 
 
 def upgrades(rows: Rows) -> str:
@@ -343,7 +334,7 @@ def acls(rows: Rows) -> str:
             for row in rows[:_ACLS_SHOWN]
         ],
         numbers=(3,),
-    ) + rest(rows, _ACLS_SHOWN, "the Parquet table <code>tables/acl_use</code>")
+    ) + rest(len(rows), _ACLS_SHOWN, "the Parquet table <code>tables/acl_use</code>")
 
 
 def libraries(rows: Rows) -> str:

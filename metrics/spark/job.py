@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from metrics.readiness import job
@@ -110,7 +109,8 @@ def _by_both(
     if is_remote(settings.out):
         shared = f"{_run_folder(settings.out, made)}/{_SCRATCH}"
     rows = event_rows(spark, settings)
-    if settings.state is None and not holds_rows(spark, settings):
+    is_parquet = settings.topic is None and holds_parquet(spark, settings.events)
+    if settings.state is None and not is_parquet:
         rows.write.parquet(f"{shared}/rows")  # lines are parsed once
         rows = spark.read.schema(DDL).parquet(literal(f"{shared}/rows"))
     with (
@@ -123,11 +123,6 @@ def _by_both(
         analysis = Analysis(log, here, settings.question, progress, tables, made.run_id)
         analysis.run()
         return analysis, "spark+duckdb"
-
-
-def holds_rows(spark: SparkSession, settings: Settings) -> bool:
-    """Return True if the events are in Parquet files."""
-    return settings.topic is None and holds_parquet(spark, settings.events)
 
 
 _SCRATCH = "scratch"
@@ -149,8 +144,9 @@ def _publish_at(out: str, made: Staging, _: Path) -> None:
     """
     spark, out, folder = SparkSession.active(), out.rstrip("/"), _run_folder(out, made)
     try:
-        files = HadoopFiles(spark, out)
-        before = _last_run(spark, f"{out}/{JSON_NAME}")
+        files, before = HadoopFiles(spark, out), None
+        if files.exists(report := f"{out}/{JSON_NAME}"):
+            before = run_of(spark.read.text(report, wholetext=True).collect()[0].value)
         files.delete(f"{folder}/{_SCRATCH}")
         for table in sorted(made.tables.iterdir()):
             if table.is_dir():
@@ -165,14 +161,3 @@ def _publish_at(out: str, made: Staging, _: Path) -> None:
                 files.delete(f"{out}/{RUNS}/{run_id}")
     except SPARK_ERRORS as error:
         raise ReportError(explained(error)) from error
-
-
-def _last_run(spark: SparkSession, address: str) -> str | None:
-    """Return the run of the report at an address; None if there is no report yet."""
-    try:
-        (row,) = spark.read.text(address, wholetext=True).collect()
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        return None
-    return run_of(row.value)

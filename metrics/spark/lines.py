@@ -91,13 +91,8 @@ def lines(reader: Any, settings: Settings, names: str) -> DataFrame:
     if settings.topic is None:
         reader = reader.option("pathGlobFilter", names).option("recursiveFileLookup", True)
         return reader.text(literal(settings.events))  # type: ignore[no-any-return]
-    options = {
-        "startingOffsets": "earliest",
-        **settings.kafka_options,
-        "kafka.bootstrap.servers": settings.bootstrap_servers,
-        "subscribe": settings.topic,
-    }
-    rows = reader.format("kafka").options(**options).load()
+    options = {"startingOffsets": "earliest", "subscribe": settings.topic}
+    rows = reader.format("kafka").options(**options, **settings.kafka).load()
     return rows.selectExpr("CAST(value AS STRING) AS value")  # type: ignore[no-any-return]
 
 

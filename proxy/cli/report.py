@@ -1,5 +1,6 @@
 """Command `reauth-proxy report`: the readiness report from the session events."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -99,7 +100,7 @@ def report(
         )
         with config_explained(command_config):
             kafka = topic_settings(settings, bootstrap_server, command_config)
-        settings = replace(settings, **kafka)
+        settings = replace(settings, kafka=kafka)
         with job.sigterm_as_sigint(_print_progress) as progress:
             _, unmet = run(settings, progress)
     except KeyboardInterrupt:
@@ -128,7 +129,7 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
 
 def topic_settings(
     settings: Settings, servers: str | None, command_config: Path | None
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Return the settings for a topic; Spark's connector knows Kafka's own.
 
     Raises ConfigError, and ValueError for a topic that cannot be one.
@@ -141,12 +142,11 @@ def topic_settings(
 
     parse_target(settings.events)
     if not settings.is_for_spark:
-        client = of_options(servers, command_config)
-        return {"kafka": client, "bootstrap_servers": client["bootstrap.servers"]}
+        return of_options(servers, command_config)
     properties = {} if command_config is None else read_properties(command_config)
-    named = properties.pop("bootstrap.servers", None)
-    options = {f"kafka.{name}": value for name, value in properties.items()}
-    return {"bootstrap_servers": servers or named, "kafka_options": options}
+    if servers is not None:
+        properties["bootstrap.servers"] = servers
+    return {f"kafka.{name}": value for name, value in properties.items()}
 
 
 def _print_progress(step: str) -> None:

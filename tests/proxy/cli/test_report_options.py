@@ -1,6 +1,5 @@
 """Options of `reauth-proxy report` for a topic, as either engine takes them."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +33,11 @@ def of_topic(**more: Any) -> Settings:
 
 def test_librdkafka_is_given_its_own_settings(file: Path) -> None:
     assert topic_settings(of_topic(), None, file) == {
-        "bootstrap_servers": "a:9092,b:9092",
-        "kafka": {
-            "bootstrap.servers": "a:9092,b:9092",
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "SCRAM-SHA-256",
-            "sasl.username": "report",
-            "sasl.password": "made-up",
-        },
+        "bootstrap.servers": "a:9092,b:9092",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "report",
+        "sasl.password": "made-up",
     }
 
 
@@ -58,15 +54,14 @@ def test_sparks_connector_is_given_kafkas_own(file: Path, more: dict[str, Any]) 
     """Whatever the reason is that Spark reads the topic."""
     settings = of_topic(**more)
     found = topic_settings(settings, "c:9092", file)
-    assert replace(settings, **found).is_for_spark
-    assert found["bootstrap_servers"] == "c:9092"
-    options = found["kafka_options"]
-    assert options.keys() == {
+    assert found.keys() == {
+        "kafka.bootstrap.servers",
         "kafka.security.protocol",
         "kafka.sasl.mechanism",
         "kafka.sasl.jaas.config",
     }
-    assert options["kafka.sasl.mechanism"] == "SCRAM-SHA-256"
+    assert found["kafka.bootstrap.servers"] == "c:9092"
+    assert found["kafka.sasl.mechanism"] == "SCRAM-SHA-256"
 
 
 def test_a_folder_needs_none() -> None:
