@@ -285,21 +285,6 @@ class TestKeysNeeded:
         assert exchange.step(client_initial_response(bearer), self.LATER) == REJECTED
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"exp": WALL - 40}, FailureReason.EXPIRED),
-        ({"nbf": WALL + 60}, FailureReason.NOT_YET_VALID),
-        ({"iss": "https://attacker.test"}, FailureReason.WRONG_ISSUER),
-        ({"aud": "other"}, FailureReason.WRONG_AUDIENCE),
-        ({"sub": " "}, FailureReason.BAD_CLAIMS),
-        ({"iat": None}, FailureReason.BAD_CLAIMS),
-    ],
-)
-def test_claims_are_judged(changes: dict[str, Any], reason: FailureReason) -> None:
-    assert reason_for(token(claims(**changes))) is reason
-
-
 def test_a_deadline_follows_the_monotonic_clock() -> None:
     """The wall clock stands still here: only the lifetime left is taken from it."""
     first = oauth_exchange().step(client_initial_response(GOOD_TOKEN), NOW)

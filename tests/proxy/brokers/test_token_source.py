@@ -304,17 +304,6 @@ def test_a_body_without_end_is_not_read_to_its_end() -> None:
     asyncio.run(run())
 
 
-def test_what_is_packed_is_not_unpacked() -> None:
-    """A thousand bytes could become a million."""
-
-    async def test(tokens: EndpointTokens, provider: Provider) -> None:
-        provider.headers, provider.body = {"Content-Encoding": "gzip"}, b"\x1f\x8b\x08"
-        assert "not a JSON object" in await why_none(tokens)
-        assert provider.asked[0].headers["Accept-Encoding"] == "identity"
-
-    with_provider(test)
-
-
 def test_an_endpoint_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_source, "FETCH_TIMEOUT", 0.2)
 

@@ -16,10 +16,17 @@ MAPPED: dict[str, Any] = {
     "upstream.identity.allow": ["User:alice"],
 }
 DELEGATED: dict[str, Any] = {
-    "upstream_identity": "delegation-token",
-    "upstream_identity_directory": None,
+    "upstream.identity": "delegation-token",
+    "upstream.identity.directory": None,
 }
-PREFIXES = {"upstream.identity.allow.prefixes": ["User:team-"]}
+MINTED: dict[str, Any] = {
+    "upstream.identity": "minted-token",
+    "upstream.identity.directory": None,
+    "upstream.identity.mechanism": None,
+    "upstream.identity.signing.key.files": ["key.pem"],
+    "upstream.identity.token.issuer": "https://proxy.test",
+    "upstream.identity.token.audience": "cluster-id",
+}
 
 
 def loaded(
@@ -64,27 +71,39 @@ def test_credentials_in_the_clear_are_warned_of(tmp_path: Path, mechanism: str, 
 
 
 @pytest.mark.parametrize(
-    ("key", "problem", "changes"),
+    ("way", "problem", "changes"),
     [
-        ("directory", "is required with upstream.identity: mapped", {"directory": None}),
-        ("mechanism", "is required with upstream.identity: mapped", {"mechanism": None}),
-        ("allow", "is required with upstream.identity: mapped", {"allow": None}),
-        ("deny[0]", "must begin with User:", {"deny": ["Group:analysts"]}),
+        (MAPPED, "directory: is required with upstream.identity: mapped", {"directory": None}),
+        (MAPPED, "mechanism: is required with upstream.identity: mapped", {"mechanism": None}),
+        (MAPPED, "allow: is required with upstream.identity: mapped", {"allow": None}),
+        (MAPPED, "deny[0]: must begin with User:", {"deny": ["Group:analysts"]}),
         (
-            "super.users",
-            "is required with upstream.identity.allow.prefixes",
+            MAPPED,
+            "super.users: is required with upstream.identity.allow.prefixes",
             {"allow.prefixes": ["User:team-"]},
         ),
+        (DELEGATED, "mechanism: is required", {"mechanism": None}),
+        (DELEGATED, "mechanism: must be SCRAM", {"mechanism": "PLAIN"}),
+        (DELEGATED, "directory: has no meaning", {"directory": "mapped"}),
+        (MINTED, "signing.key.files: is required", {"signing.key.files": []}),
+        (MINTED, "token.issuer: is required", {"token.issuer": None}),
+        (MINTED, "token.audience: is required", {"token.audience": None}),
+        (
+            MINTED,
+            "directory: has no meaning with upstream.identity: minted-token",
+            {"directory": "mapped"},
+        ),
+        (MINTED, "token.lifetime.ms: ", {"token.lifetime.ms": 3_600_001}),
     ],
 )
-def test_incomplete_settings_are_refused(
-    tmp_path: Path, key: str, problem: str, changes: dict[str, Any]
+def test_incomplete_or_contradictory_settings_are_refused(
+    tmp_path: Path, way: dict[str, Any], problem: str, changes: dict[str, Any]
 ) -> None:
+    assert loaded(tmp_path, **way).listeners[0].presents_clients
     given = {f"upstream.identity.{name}": one for name, one in changes.items()}
     with pytest.raises(ConfigError) as refused:
-        loaded(tmp_path, **given)
-    assert f"listeners[0].upstream.identity.{key}" in str(refused.value)
-    assert problem in str(refused.value)
+        loaded(tmp_path, **way | given)
+    assert f"listeners[0].upstream.identity.{problem}" in str(refused.value)
 
 
 @pytest.mark.parametrize("setting", [key for key in MAPPED if key != "upstream.identity"])
@@ -122,29 +141,3 @@ def test_clients_must_be_authenticated_and_changes_must_be_theirs(
     with pytest.raises(ConfigError) as refused:
         loaded(tmp_path, **changes)
     assert problem in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("problem", "changes"),
-    [
-        ("upstream.identity.mechanism: is required", {"upstream_identity_mechanism": None}),
-        ("upstream.identity.mechanism: must be SCRAM", {"upstream_identity_mechanism": "PLAIN"}),
-        ("upstream.identity.directory: has no meaning", {"upstream_identity_directory": "mapped"}),
-    ],
-)
-def test_settings_of_delegation_tokens(
-    tmp_path: Path, problem: str, changes: dict[str, Any]
-) -> None:
-    assert loaded(tmp_path, **DELEGATED).listeners[0].presents_clients
-    with pytest.raises(ConfigError, match=problem):
-        loaded(tmp_path, **DELEGATED | changes)
-
-
-def test_delegation_tokens_need_the_proxys_user_name(tmp_path: Path) -> None:
-    login = {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.token.endpoint.url": "file:///token",
-    }
-    with pytest.raises(ConfigError, match=r"upstream\.sasl\.username: is required"):
-        loaded(tmp_path, upstream=login, **DELEGATED)

@@ -1,7 +1,8 @@
 """Checks of passwords at a directory that hangs, lies or breaks the protocol."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,22 @@ def answers(*written: bytes) -> Handler:
     return handle
 
 
+@asynccontextmanager
+async def serving(
+    folder: Path, handler: Handler, warn: Callable[[str], None], scheme: str = "ldaps", **more: str
+) -> AsyncIterator[Directory]:
+    """A directory whose server handles each connection; without TLS if `scheme` is not ldaps."""
+    tls = SERVER if scheme == "ldaps" else None
+    server = await asyncio.start_server(handler, "127.0.0.1", 0, ssl=tls)
+    url = f"{scheme.partition(' ')[0]}://localhost:{server.sockets[0].getsockname()[1]}"
+    directory = Directory(settings(folder, url, **more), warn)
+    async with server, asyncio.timeout(PATIENCE_SECONDS):
+        try:
+            yield directory
+        finally:
+            directory.close()
+
+
 def found(
     folder: Path, handler: Handler, *, scheme: str = "ldaps", password: bytes = SECRET, **more: str
 ) -> tuple[tuple[str, ...] | Failure, list[str]]:
@@ -87,14 +104,7 @@ def found(
     closed = asyncio.Event()
 
     async def run() -> tuple[str, ...] | Failure:
-        server = await asyncio.start_server(
-            handled, "127.0.0.1", 0, ssl=SERVER if scheme == "ldaps" else None
-        )
-        port = server.sockets[0].getsockname()[1]
-        directory = Directory(
-            settings(folder, f"{scheme}://localhost:{port}", **more), warnings.append
-        )
-        async with server, asyncio.timeout(PATIENCE_SECONDS):
+        async with serving(folder, handled, warnings.append, scheme, **more) as directory:
             try:
                 return await directory.verify("alice", password)
             finally:
@@ -278,13 +288,8 @@ def test_a_directory_that_hangs(
         writer.close()
 
     async def run() -> None:
-        server = await asyncio.start_server(
-            handle, "127.0.0.1", 0, ssl=SERVER if hang == "bind" else None
-        )
-        port = server.sockets[0].getsockname()[1]
-        scheme = "ldap" if hang == "StartTLS" else "ldaps"
-        one = Directory(settings(directory, f"{scheme}://localhost:{port}"), warnings.append)
-        async with server, asyncio.timeout(PATIENCE_SECONDS):
+        scheme = {"bind": "ldaps", "StartTLS": "ldap"}.get(hang, "ldaps without TLS")
+        async with serving(directory, handle, warnings.append, scheme) as one:
             verdict = await one.verify("alice", SECRET)
             assert isinstance(verdict, Failure)
             assert verdict.detail == "has not answered within 0.2 s"
@@ -307,10 +312,7 @@ def test_an_idle_connection_is_used_again_until_the_directory_closes_it(director
             writer.write(result(BOUND, 49, number=number))
 
     async def run() -> None:
-        server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=SERVER)
-        port = server.sockets[0].getsockname()[1]
-        one = Directory(settings(directory, f"ldaps://localhost:{port}"), lambda _: None)
-        async with server, asyncio.timeout(PATIENCE_SECONDS):
+        async with serving(directory, handle, lambda _: None) as one:
 
             async def refused() -> None:
                 verdict = await one.verify("alice", SECRET)

@@ -13,10 +13,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from proxy.brokers import token_source
 from proxy.worker import identity_services as keys_module
 from proxy.worker.identity_services import KeyService
-from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache, KeyCacheSettings, KeyMissing
+from sasl.jwks import KeyCache, KeyCacheSettings, KeyMissing
 from tests.support.certificates import Authority
 from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.sasl import document, ec_key, rsa_key
@@ -84,22 +83,6 @@ async def test_a_file_is_read_anew(tmp_path: Path) -> None:
     await keys.refresh()
     assert knows(keys, "ec")
     assert not knows(keys, "rsa")
-
-
-async def test_a_file_without_end_is_not_read_to_its_end() -> None:
-    keys = service(Path("/dev/zero"))
-    await keys.refresh()
-    assert keys.cache.last_error is not None
-    assert str(MAX_DOCUMENT_BYTES) in keys.cache.last_error
-
-
-async def test_a_pipe_that_nobody_writes_to_holds_no_thread(tmp_path: Path) -> None:
-    """A thread that waits forever would be lost for everything else that reads files."""
-    os.mkfifo(tmp_path / "jwks.json")
-    keys = service(tmp_path / "jwks.json")
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await keys.refresh()
-    assert keys.cache.last_error == "the JWKS is not a JSON object"
 
 
 async def test_a_file_behind_symbolic_links_is_read_where_they_lead_now(tmp_path: Path) -> None:
@@ -220,47 +203,6 @@ async def test_what_is_packed_is_not_unpacked() -> None:
         assert keys.cache.last_error == "the JWKS is not a JSON object"
 
 
-async def test_a_provider_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_source, "FETCH_TIMEOUT", 0.2)
-    async with serving() as (keys, provider):
-        provider.answering.clear()
-        await keys.refresh()
-        assert keys.cache.last_error == "no answer within 0.2 seconds"
-        provider.answering.set()
-
-
-async def test_http() -> None:
-    async with serving() as (keys, provider):
-        await keys.refresh()
-        assert knows(keys, "rsa")
-        assert provider.asked == 1
-
-
-async def test_those_who_ask_at_once_share_one_fetch() -> None:
-    """A thousand clients with a new key ask the identity provider once."""
-    async with serving() as (keys, provider):
-        provider.answering.clear()
-        asking = [asyncio.create_task(keys.refresh()) for _ in range(50)]
-        await until(lambda: provider.asked > 0)
-        provider.answering.set()
-        await asyncio.gather(*asking)
-        assert provider.asked == 1
-        assert knows(keys, "rsa")
-
-
-async def test_one_who_gives_up_does_not_stop_the_fetch_of_the_others() -> None:
-    async with serving() as (keys, provider):
-        provider.answering.clear()
-        impatient = asyncio.create_task(keys.refresh())
-        patient = asyncio.create_task(keys.refresh())
-        await until(lambda: provider.asked > 0)
-        impatient.cancel()
-        await asyncio.sleep(0)
-        provider.answering.set()
-        await patient
-        assert knows(keys, "rsa")
-
-
 async def test_a_failure_keeps_the_old_keys() -> None:
     async with serving() as (keys, provider):
         await keys.refresh()
@@ -287,16 +229,6 @@ async def test_what_a_url_may_hold_is_not_in_the_reason(caplog: pytest.LogCaptur
         assert keys.cache.last_error == "HTTP status 503"
         assert f"JWKS http://127.0.0.1:{provider.port}/jwks: HTTP status 503" in caplog.messages
         assert "hidden" not in caplog.text
-
-
-async def test_keys_that_are_too_old_are_believed_no_longer() -> None:
-    """An outage is survived for a time, then nobody is let in: fail closed."""
-    async with serving(refresh_ms=600_000, max_age_ms=600_000) as (keys, provider):
-        await keys.refresh()
-        provider.status = 503
-        await keys.refresh()
-        assert knows(keys, "rsa")
-        assert not knows(keys, "rsa", later=601)
 
 
 async def test_keys_that_become_too_old_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
