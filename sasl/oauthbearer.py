@@ -52,6 +52,8 @@ ERROR_ACKNOWLEDGED: Final = b"\x01"
 class OAuthBearerServer:
     """OAUTHBEARER mechanism, shared by all connections of a listener."""
 
+    name: Final = NAME
+
     def __init__(
         self,
         *,
@@ -62,11 +64,6 @@ class OAuthBearerServer:
         self.issuers: Final = issuers
         self.wall_clock: Final = wall_clock
         self.verified: Final = VerifiedTokens()
-
-    @property
-    def name(self) -> str:
-        """`OAUTHBEARER`."""
-        return NAME
 
     def exchange(self) -> "OAuthBearerServerExchange":
         """Begin an authentication."""
@@ -124,7 +121,8 @@ class OAuthBearerServerExchange:
         if isinstance(verdict, KeyMissing):
             if self._may_fetch_keys(issuer, verdict, now):
                 return KeysNeeded(issuer.name)
-            verdict = _REASONS[verdict]
+            no_keys = verdict is KeyMissing.NO_KEYS
+            verdict = FailureReason.NO_KEYS if no_keys else FailureReason.UNKNOWN_KEY
         if isinstance(verdict, FailureReason):
             self._detail = untimely_by(verdict, parsed, wall_now)
             return self._reject(verdict, claimed_subject(parsed, issuer.settings))
@@ -145,13 +143,6 @@ class OAuthBearerServerExchange:
             return Failure(reason=self._rejected, message=INVALID_TOKEN)
         self._rejected, self._claimed = reason, claimed
         return Challenge(INVALID_TOKEN.encode())
-
-
-_REASONS: Final = {
-    KeyMissing.NO_KEYS: FailureReason.NO_KEYS,
-    KeyMissing.UNKNOWN_KID: FailureReason.UNKNOWN_KEY,
-    KeyMissing.NO_FIT: FailureReason.UNKNOWN_KEY,
-}
 
 
 def _success(accepted: AcceptedToken, wall_now: float, now: float) -> Success:

@@ -470,7 +470,9 @@ class RelayedSession:
             return self._refuse(FailureReason.BAD_CREDENTIALS, version, message)
         grant = self._grant(state, reader, version, broker_ms, now)
         if self._changes_principal(state, grant):
-            return self._refuse_change(state, grant)
+            assert state.previous is not None
+            message = principal_changed(state.previous.principal, grant.identity.principal)
+            return self._refuse(FailureReason.PRINCIPAL_CHANGED, version, message)
         refused = self._admits(grant.identity, grant.facts, now)
         if refused is not None:
             return self._refuse(refused, version, invalid_credentials(state))
@@ -516,11 +518,6 @@ class RelayedSession:
         if state.previous is None or self._opaque:
             return False
         return grant.opaque or grant.identity.principal != state.previous.principal
-
-    def _refuse_change(self, state: Authenticating, grant: _Grant) -> Outcome:
-        assert state.previous is not None
-        message = principal_changed(state.previous.principal, grant.identity.principal)
-        return self._refuse(FailureReason.PRINCIPAL_CHANGED, grant.version, message)
 
     def _refuse(
         self, reason: FailureReason, version: int | None, message: str, detail: str = ""
