@@ -2,12 +2,10 @@
 
 import asyncio
 import itertools
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka as confluent
 import pytest
 
 from proxy.acl.model import AclFilter, Operation, ResourceType
@@ -21,8 +19,8 @@ from proxy.admin import (
 )
 from sasl.credentials import ScramMechanism
 from tests.support.acls import CREATIONS_SEEN, FILTERS_SEEN, acl, asking, creation
-from tests.support.kafka.clients import JavaClient, acl_binding, confluent_admin, password_of, user
-from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.clients import JavaClient, confluent_admin, password_of, user
+from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.java import Finished, is_since
 from tests.support.kafka.wire_client import ask
 from tests.support.proxy_process import (
@@ -79,81 +77,6 @@ def test_kafka_acls_is_refused_without_rights(
     rule = ("--allow-principal", CAROL, "--operation", "Read", "--topic", topic)
     done = _acls(user(issuer, SCRAM).java(tmp_path), bootstrap, "--add", *rule)
     assert "ClusterAuthorizationException" in done.stdout + done.stderr, done
-
-
-def test_librdkafka_administers_acls(
-    bootstrap: str, issuer: Issuer, topic: str, admin: Any
-) -> None:
-    binding = acl_binding(topic, CAROL, "READ")
-    admin.create_acls([binding])[binding].result(DEADLINE)
-    assert binding in admin.describe_acls(_filter(topic)).result(DEADLINE)
-    [future] = admin.delete_acls([_filter(topic)]).values()
-    assert future.result(DEADLINE) == [binding]
-    assert admin.describe_acls(_filter(topic)).result(DEADLINE) == []
-    carol = confluent_admin.AdminClient(user(issuer, SCRAM).confluent(bootstrap))
-    [delete] = carol.delete_acls([_filter(topic)]).values()
-    [create] = carol.create_acls([binding]).values()
-    for future in (create, delete):
-        with pytest.raises(confluent.KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
-            future.result(DEADLINE)
-    # librdkafka reports the refusal as an empty result.
-    assert carol.describe_acls(_filter(topic)).result(DEADLINE) == []
-
-
-# --- ACLs that change while applications are connected
-
-
-def test_librdkafka_follows_a_change_of_acls(
-    proxy: ProxyProcess, bootstrap: str, issuer: Issuer, topic: str, admin: Any
-) -> None:
-    """One producer and one consumer are denied, allowed, then denied again."""
-    carol = user(issuer, SCRAM)
-    producer = confluent.Producer(
-        carol.confluent(bootstrap, topic_metadata_refresh_interval_ms=200)
-    )
-    settings = {"group_id": f"g-{uuid.uuid4()}", "auto_offset_reset": "earliest"}
-    consumer = confluent.Consumer(
-        carol.confluent(bootstrap, topic_metadata_refresh_interval_ms=200, **settings)
-    )
-    consumer.assign([confluent.TopicPartition(topic, 0, 0)])
-
-    def produces() -> bool:
-        errors: list[Any] = []
-        try:
-            producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
-        except confluent.KafkaException as refused:  # the cached authorization error
-            errors.append(refused.args[0])
-        producer.flush(DEADLINE)
-        assert errors, "no report"
-        assert errors[0] is None or "authoriz" in str(errors[0]).lower(), errors
-        return errors[0] is None
-
-    def consumes() -> bool:
-        message = consumer.poll(0.3)
-        return message is not None and message.error() is None
-
-    rights = [acl_binding(topic, CAROL, "READ"), acl_binding(topic, CAROL, "WRITE")]
-    try:
-        assert not produces()
-        assert not consumes()
-        for future in admin.create_acls(rights).values():
-            future.result(DEADLINE)
-        _until(produces, is_allowed=True)  # the client caches errors
-        _until(consumes, is_allowed=True)
-        for _ in range(3):
-            assert produces()
-        for future in admin.delete_acls([_filter(topic)]).values():
-            assert len(future.result(DEADLINE)) == len(rights)
-        proxy.until_known()  # on open connections too
-        assert not produces()
-        # The consumer still returns records it had already fetched.
-        _until(consumes, is_allowed=False)
-    finally:
-        consumer.close()
-
-
-def _until(does: Callable[[], bool], *, is_allowed: bool) -> None:
-    wait_until(lambda: does() is is_allowed, what=f"not {is_allowed}")
 
 
 def _acls(client: JavaClient, bootstrap: str, *arguments: str) -> Finished:

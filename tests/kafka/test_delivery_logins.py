@@ -16,12 +16,7 @@ import confluent_kafka.admin
 import pytest
 from typer.testing import CliRunner
 
-from metrics.delivery.deliverer import Part
-from metrics.delivery.spool import SpoolFile
 from proxy.cli import app
-from proxy.config.model import DeliverKafka
-from proxy.delivery.kafka_settings import of_configuration
-from proxy.delivery.topic import Settings, TopicSink
 from tests.support.certificates import Authority
 from tests.support.kafka import java, properties
 from tests.support.kafka.clients import acl_binding, by_password, password_of, write_properties
@@ -39,8 +34,6 @@ from tests.support.kafka.delivery import (
 from tests.support.kafka.properties import CONTROLLER, PLAINTEXT
 from tests.support.kafka.upstream import (
     GATE,
-    TokenEndpoint,
-    by_client_credentials,
 )
 from tests.support.proxy_process import eventually, sockets_of
 from tests.support.sasl import Issuer
@@ -49,7 +42,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 SECURE = "SECURE"
 SESSION_MS = 2_000
-SESSIONS = 3
+SESSIONS = 2
 """Number of sessions for which events are delivered."""
 WRITER, READER = "events-writer", "events-reader"
 SCRAM = "SCRAM-SHA-512"
@@ -132,11 +125,10 @@ def for_some_sessions(step: Callable[[], None]) -> None:
         step()
 
 
-@pytest.mark.parametrize("mechanism", [SCRAM, "OAUTHBEARER"])
 def test_the_deliverer_authenticates_itself_anew_over_tls(
-    secure: KafkaCluster, files: Path, topic: str, issuer: Issuer, tmp_path: Path, mechanism: str
+    secure: KafkaCluster, files: Path, topic: str, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """Existing connections re-authenticate, also with a token shorter than the test."""
+    """Existing connections re-authenticate, with a token shorter than the test."""
     token, events = tmp_path / "token", tmp_path / "events"
 
     def renew() -> None:
@@ -144,8 +136,7 @@ def test_the_deliverer_authenticates_itself_anew_over_tls(
         (tmp_path / "new").replace(token)
 
     renew()
-    login = by_password(WRITER, SCRAM) if mechanism == SCRAM else by_token(token)
-    file = properties_of(secure, files, login, tmp_path / "client.properties")
+    file = properties_of(secure, files, by_token(token), tmp_path / "client.properties")
     log, bootstrap, sent = log_in(events), secure.bootstrap(), list[str]()
 
     def have_arrived() -> bool:
@@ -171,42 +162,7 @@ def test_the_deliverer_authenticates_itself_anew_over_tls(
         eventually(connections_last, "connections outlive sessions")
     told = (tmp_path / "deliverer.log").read_text()
     assert "does not take them" not in told
-    assert password_of(WRITER) not in told
     assert token.read_text() not in told
-
-
-def sink_of(settings: Callable[[], Settings], topic: str) -> tuple[TopicSink, SpoolFile]:
-    file = SpoolFile(
-        name="events-a.jsonl", inode=1, size=8, modified=0.0, closed=True, proxy=None, begun=None
-    )
-    return TopicSink(topic, settings, lambda: False), file
-
-
-def test_tokens_are_fetched_with_client_credentials(
-    secure: KafkaCluster, files: Path, topic: str, issuer: Issuer, tmp_path: Path
-) -> None:
-    """Tokens of `events.deliver.kafka` are replaced before they expire."""
-    with TokenEndpoint(issuer, token_seconds=10, expires_in=10) as endpoint:
-        found = DeliverKafka.model_validate(
-            by_client_credentials(tmp_path, endpoint)
-            | {
-                "bootstrap.servers": secure.bootstrap(SECURE),
-                "security.protocol": "SASL_SSL",
-                "ssl.truststore.type": "PEM",
-                "ssl.truststore.location": str(files / "ca.pem"),
-            }
-        )
-        servers = ",".join(map(str, found.bootstrap_servers))
-        sink, file = sink_of(lambda: of_configuration(servers, found), topic)
-        sent: list[bytes] = []
-
-        def tokens_were_fetched() -> bool:
-            sent.append(LINE.format("a", len(sent)).encode())
-            assert sink.deliver(Part(file=file, begin=0, lines=sent[-1:])) == 0
-            return len(endpoint.given) > 2
-
-        eventually(tokens_were_fetched, "tokens are fetched before they expire")
-    assert [value for _, value in messages(secure.bootstrap(), topic)] == sent
 
 
 def test_without_the_right_each_command_says_so(

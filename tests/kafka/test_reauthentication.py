@@ -20,7 +20,6 @@ from tests.support.kafka.traffic import (
     Traffic,
     confluent_traffic,
     end_offset,
-    java_traffic,
 )
 from tests.support.kafka.wire_client import WireClient
 from tests.support.proxy_process import ProxyProcess, gateway_config
@@ -64,14 +63,6 @@ def test_nothing_is_lost_doubled_or_reordered(
     """Over two lifetimes, with both mechanisms at the same time."""
     traffic = partial(confluent_traffic, pause_seconds=0.005)
     assert_renewed_under_traffic(proxy, kafka, issuer, tmp_path, traffic, seconds=42)
-
-
-@pytest.mark.slow
-def test_java_loses_nothing_over_many_lifetimes(
-    proxy: ProxyProcess, kafka: KafkaCluster, issuer: Issuer, tmp_path: Path
-) -> None:
-    """At full speed."""
-    assert_renewed_under_traffic(proxy, kafka, issuer, tmp_path, java_traffic, seconds=80)
 
 
 def assert_renewed_under_traffic(

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 BROKERS = (1, 2)
 KEYS = "sasl.oauthbearer.jwks.endpoint.url"
 LIFETIME_MS = 3_000
-RENEWED, RENEWALS = "successful_reauthentication_total", 5
+RENEWED, RENEWALS = "successful_reauthentication_total", 3
 DEADLINE = 120.0
 
 
@@ -111,12 +111,11 @@ VALUES = {f"message {number}".encode() for number in range(40)}
 
 
 @pytest.mark.usefixtures("redirected")
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", OAUTHBEARER])
 def test_confluent_reaches_both_brokers(
-    cluster: KafkaCluster, inside: Inside, issuer: Issuer, topic: str, mechanism: str
+    cluster: KafkaCluster, inside: Inside, issuer: Issuer, topic: str
 ) -> None:
     """It bootstraps at one broker and also connects to the other's advertised address."""
-    carol, bootstrap = user(issuer, mechanism), str(cluster.address(1, "LONG"))
+    carol, bootstrap = user(issuer, OAUTHBEARER), str(cluster.address(1, "LONG"))
 
     def work() -> None:
         producer = confluent.Producer(carol.confluent(bootstrap))
