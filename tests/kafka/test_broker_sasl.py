@@ -11,7 +11,7 @@ from tests.support.kafka.clients import User, password_of
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.scram_client import salted_password
-from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, traffic_until
+from tests.support.kafka.traffic import PARTITIONS, traffic_until
 from tests.support.kafka.wire_client import Address, WireClient
 from tests.support.messages import request_body
 from tests.support.proxy_process import (
@@ -51,15 +51,7 @@ def assert_renewed(proxy: ProxyProcess, who: User, topic: str, directory: Path) 
 
     enough = renewed() + RENEWALS
     bootstrap = str(proxy.addresses()["LONG"])
-    written = traffic_until(
-        lambda: renewed() >= enough,
-        confluent_traffic,
-        who,
-        bootstrap,
-        topic,
-        directory,
-        pause_seconds=0.01,
-    )
+    written = traffic_until(lambda: renewed() >= enough, who, bootstrap, topic, directory)
     assert min(written) > 0
     assert renewed() >= enough
     assert "Traceback" not in proxy.log()

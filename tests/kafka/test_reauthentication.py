@@ -17,7 +17,6 @@ from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.traffic import (
     PARTITIONS,
-    Traffic,
     confluent_traffic,
     end_offset,
 )
@@ -58,23 +57,11 @@ def topic(kafka: KafkaCluster) -> str:
 
 
 def test_nothing_is_lost_doubled_or_reordered(
-    proxy: ProxyProcess, kafka: KafkaCluster, issuer: Issuer, tmp_path: Path
+    proxy: ProxyProcess, kafka: KafkaCluster, issuer: Issuer
 ) -> None:
     """Over two lifetimes, with both mechanisms at the same time."""
-    traffic = partial(confluent_traffic, pause_seconds=0.005)
-    assert_renewed_under_traffic(proxy, kafka, issuer, tmp_path, traffic, seconds=42)
-
-
-def assert_renewed_under_traffic(
-    proxy: ProxyProcess,
-    kafka: KafkaCluster,
-    issuer: Issuer,
-    directory: Path,
-    traffic: Traffic,
-    seconds: int,
-) -> None:
     add_users(proxy)
-    bootstrap = str(proxy.addresses()["QUICK"])
+    bootstrap, seconds = str(proxy.addresses()["QUICK"]), 42
     mechanisms = (SCRAM, OAUTHBEARER)
     with ThreadPoolExecutor() as pool:
         running = []
@@ -82,7 +69,8 @@ def assert_renewed_under_traffic(
             name = f"traffic-{uuid.uuid4()}"
             kafka.create_topic(name, partitions=PARTITIONS)
             who = user(issuer, mechanism)
-            running.append((name, pool.submit(traffic, who, bootstrap, name, seconds, directory)))
+            traffic = partial(confluent_traffic, pause_seconds=0.005)
+            running.append((name, pool.submit(traffic, who, bootstrap, name, seconds)))
         for name, each in running:
             assert each.result() == [end_offset(kafka, name, n) for n in range(PARTITIONS)]
     lifetimes = seconds * 1000 // LIFETIME_MS

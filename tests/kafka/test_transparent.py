@@ -19,7 +19,7 @@ from tests.support.kafka.cluster import SASL_LISTENERS, KafkaCluster
 from tests.support.kafka.properties import CONTROLLER, PLAINTEXT
 from tests.support.kafka.redirected import PROXY_UID, Inside, redirect, run_unprivileged
 from tests.support.kafka.sasl_differential.transcript import USERS
-from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, traffic_until
+from tests.support.kafka.traffic import PARTITIONS, traffic_until
 from tests.support.processes import Namespace
 from tests.support.proxy_process import ProxyProcess, relaying_logins, sidecar_config
 from tests.support.sasl import Issuer
@@ -173,7 +173,6 @@ def test_relayed_sessions_are_held_through_a_redirect(
             written = inside(
                 lambda: traffic_until(
                     lambda: process.metric(RENEWED, mechanism=alice.mechanism) >= RENEWALS,
-                    confluent_traffic,
                     alice,
                     bootstrap,
                     "held",

@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import confluent_kafka as confluent
 import kafka as python
@@ -57,7 +57,6 @@ def confluent_traffic(
     bootstrap: str,
     topic: str,
     seconds: float,
-    _directory: Path | None = None,
     *,
     pause_seconds: float = 0.0,
     padding_bytes: int = _PADDING_BYTES,
@@ -170,22 +169,14 @@ def _check(message: confluent.Message, read: list[int]) -> None:
     read[partition] += 1
 
 
-Traffic = Callable[..., list[int]]
-
-
 def traffic_until(
-    condition: Callable[[], bool],
-    traffic: Traffic,
-    who: User,
-    bootstrap: str,
-    topic: str,
-    directory: Path,
-    **more: Any,
+    condition: Callable[[], bool], who: User, bootstrap: str, topic: str, directory: Path
 ) -> list[int]:
-    """The same until a condition holds."""
+    """librdkafka's traffic until a condition holds."""
     enough = directory / f"enough-{topic}"
+    traffic = partial(confluent_traffic, pause_seconds=0.01, until=enough)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(traffic, who, bootstrap, topic, 1, directory, until=enough, **more)
+        running = pool.submit(traffic, who, bootstrap, topic, 1)
         try:
             wait_until(lambda: running.done() or condition(), what="not enough traffic")
         finally:
