@@ -105,6 +105,7 @@ def test_users_of_the_brokers_are_administered_with_rights_at_the_proxy(
         for operation in ("Alter", "Describe"):
             allowed = ("--allow-principal", "User:alice", "--operation", operation, "--cluster")
             proxy.command("acls", "add", *allowed)
+        proxy.until_known()
 
         def asked(name: str, api_key: int, **fields: Any) -> Any:
             with WireClient(proxy.addresses()["LONG"]) as client:
