@@ -12,7 +12,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from metrics import registry
@@ -30,6 +30,9 @@ from sasl.identity import USER_TYPE
 from sasl.login import ClientExchange, LoginError
 from sasl.states import Authenticated
 from sasl.untrusted import fit_for_log
+
+if TYPE_CHECKING:
+    from proxy.brokers.minted_tokens import MintedLogins
 
 MAX_KEPT: Final = 4_096
 """Maximum number of principals with cached keys; a cached key saves SCRAM's iterations."""
@@ -126,15 +129,9 @@ class MappedLogins:
         return exchange
 
 
-class Logins(Protocol):
-    """A way to log in as the client."""
-
-    async def exchange(self, name: str, broker: tuple[str, int], /) -> ClientExchange:
-        """Begin a login for `User:name` at a broker's host and port. Raises LoginError."""
-        ...
-
-
-def _logins(settings: config.Listener, access: Access, workers: int) -> Logins:
+def _logins(
+    settings: config.Listener, access: Access, workers: int
+) -> "TokenLogins | MintedLogins | MappedLogins":
     if settings.upstream_identity is UpstreamIdentity.DELEGATION_TOKEN:
         return TokenLogins(settings, access, workers)
     if settings.upstream_identity is UpstreamIdentity.MINTED_TOKEN:

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,12 +186,10 @@ def retrying_soon(tokens: EndpointTokens) -> EndpointTokens:
     return tokens
 
 
-def with_provider(test: Callable[[EndpointTokens, Provider], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with providing() as (provider, url):
-            await test(asking(url), provider)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def with_provider() -> AsyncIterator[tuple[EndpointTokens, Provider]]:
+    async with providing() as (provider, url):
+        yield asking(url), provider
 
 
 def provided_by(servers: str = "127.0.0.1:9092", **settings: Any) -> RenewedTokens:

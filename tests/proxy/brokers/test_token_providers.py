@@ -71,21 +71,18 @@ def test_a_program_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("script", ["sleep 60", "sleep 60 & sleep 60", "sleep 60 & echo x"])
-def test_a_command_that_hangs_is_killed_with_its_children(
+async def test_a_command_that_hangs_is_killed_with_its_children(
     script: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(token_source, "FETCH_TIMEOUT", 0.5)
     pids = tmp_path / "pid"
     tokens = command(f"echo $$ >{pids}; {script}")
 
-    async def run() -> None:
-        while not (pids.exists() and pids.read_text()):  # it may start late under load
-            await tokens.refresh()
-            assert tokens._cache.last_error == "no answer within 0.5 seconds"
-        group = pids.read_text().strip()
-        await until(lambda: not living(group))
-
-    asyncio.run(run())
+    while not (pids.exists() and pids.read_text()):  # it may start late under load
+        await tokens.refresh()
+        assert tokens._cache.last_error == "no answer within 0.5 seconds"
+    group = pids.read_text().strip()
+    await until(lambda: not living(group))
 
 
 def living(group: str) -> list[str]:
@@ -121,24 +118,21 @@ def provided(one: Any) -> ProvidedTokens:
     return ProvidedTokens("test", create)
 
 
-def test_the_last_token_is_used_while_renewal_fails(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_last_token_is_used_while_renewal_fails(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, token_source.__name__)
     provider = Rotating()
     tokens = provided(provider)
 
-    async def run() -> None:
-        assert await tokens.current() == await tokens.current() == "token-1"
-        assert tokens.expires_at == pytest.approx(time.time() + 900, abs=60)
-        provider.fails = True
-        for _ in range(3):
-            await tokens.refresh()
-            assert await tokens.current() == "token-1"
-        assert tokens.refresh_failures == 3
-        provider.fails = False
+    assert await tokens.current() == await tokens.current() == "token-1"
+    assert tokens.expires_at == pytest.approx(time.time() + 900, abs=60)
+    provider.fails = True
+    for _ in range(3):
         await tokens.refresh()
-        assert await tokens.current() == "token-5"
-
-    asyncio.run(run())
+        assert await tokens.current() == "token-1"
+    assert tokens.refresh_failures == 3
+    provider.fails = False
+    await tokens.refresh()
+    assert await tokens.current() == "token-5"
     begun, ended = caplog.messages
     assert begun == (
         "No token from test: RuntimeError: refused\\n...\\x1b[2J;"
@@ -176,7 +170,7 @@ def test_a_class_that_raises_what_would_end_a_program(raised: BaseException) -> 
     assert type(raised).__name__ in asyncio.run(why_none(provided(Ending())))
 
 
-def test_a_class_that_hangs_keeps_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_class_that_hangs_keeps_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_source, "FETCH_TIMEOUT", 0.05)
     going_on = threading.Event()
 
@@ -185,20 +179,17 @@ def test_a_class_that_hangs_keeps_few_threads(monkeypatch: pytest.MonkeyPatch) -
             going_on.wait(60)
             return super().token()
 
-    async def run() -> None:
-        tokens = provided(Hanging())
-        for _ in range(MAX_CALLS):
-            await tokens.refresh()
-            assert tokens._cache.last_error == "no answer within 0.05 seconds"
+    tokens = provided(Hanging())
+    for _ in range(MAX_CALLS):
         await tokens.refresh()
-        assert tokens._cache.last_error == f"{MAX_CALLS} earlier calls have not returned"
-        going_on.set()
-        await until(lambda: tokens._calls._value == MAX_CALLS)
-        monkeypatch.setattr(token_source, "FETCH_TIMEOUT", 60.0)
-        await tokens.refresh()
-        assert (await tokens.current()).startswith("token-")
-
-    asyncio.run(run())
+        assert tokens._cache.last_error == "no answer within 0.05 seconds"
+    await tokens.refresh()
+    assert tokens._cache.last_error == f"{MAX_CALLS} earlier calls have not returned"
+    going_on.set()
+    await until(lambda: tokens._calls._value == MAX_CALLS)
+    monkeypatch.setattr(token_source, "FETCH_TIMEOUT", 60.0)
+    await tokens.refresh()
+    assert (await tokens.current()).startswith("token-")
 
 
 class Named(Rotating):

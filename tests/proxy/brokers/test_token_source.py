@@ -21,7 +21,6 @@ from tests.support.tls import server_context
 from tests.support.upstream import (
     BASIC,
     SECRET,
-    Provider,
     asking,
     providing,
     retrying_soon,
@@ -30,39 +29,32 @@ from tests.support.upstream import (
 )
 
 
-def test_what_the_endpoint_is_asked() -> None:
+async def test_what_the_endpoint_is_asked() -> None:
     """The client credentials grant, with the fields that Kafka's client sends."""
 
-    async def run() -> None:
-        async with providing() as (provider, url):
-            assert await asking(url).current() == "token-1"
-            await asking(url, scope="kafka api://x/.default").current()
-            plain, scoped = provider.asked
-            assert plain.headers["Authorization"] == f"Basic {BASIC}"
-            assert plain.headers["Content-Type"] == "application/x-www-form-urlencoded"
-            assert plain.headers["Accept"] == "application/json"
-            assert plain.body == "grant_type=client_credentials"
-            assert scoped.body == (
-                "grant_type=client_credentials&scope=kafka+api%3A%2F%2Fx%2F.default"
-            )
-
-    asyncio.run(run())
+    async with providing() as (provider, url):
+        assert await asking(url).current() == "token-1"
+        await asking(url, scope="kafka api://x/.default").current()
+        plain, scoped = provider.asked
+        assert plain.headers["Authorization"] == f"Basic {BASIC}"
+        assert plain.headers["Content-Type"] == "application/x-www-form-urlencoded"
+        assert plain.headers["Accept"] == "application/json"
+        assert plain.body == "grant_type=client_credentials"
+        assert scoped.body == ("grant_type=client_credentials&scope=kafka+api%3A%2F%2Fx%2F.default")
 
 
-def test_a_token_that_is_held_is_not_asked_for() -> None:
-    async def test(tokens: EndpointTokens, provider: Provider) -> None:
+async def test_a_token_that_is_held_is_not_asked_for() -> None:
+    async with with_provider() as (tokens, provider):
         assert provider.asked == []
         assert [await tokens.current() for _ in range(3)] == ["token-1"] * 3
         assert (len(provider.asked), tokens.refresh_failures) == (1, 0)
         assert tokens.expires_at is not None
 
-    with_provider(test)
 
-
-def test_those_who_wait_share_one_fetch() -> None:
+async def test_those_who_wait_share_one_fetch() -> None:
     """A thousand clients that connect at once ask the identity provider once."""
 
-    async def test(tokens: EndpointTokens, provider: Provider) -> None:
+    async with with_provider() as (tokens, provider):
         provider.answering.clear()
         waiting = [asyncio.create_task(tokens.current()) for _ in range(50)]
         await until(lambda: len(provider.asked) > 0)
@@ -72,11 +64,9 @@ def test_those_who_wait_share_one_fetch() -> None:
         assert found[1:] == ["token-1"] * 49
         assert len(provider.asked) == 1
 
-    with_provider(test)
 
-
-def test_the_schedule_brings_new_tokens_while_the_old_ones_hold() -> None:
-    async def test(tokens: EndpointTokens, provider: Provider) -> None:
+async def test_the_schedule_brings_new_tokens_while_the_old_ones_hold() -> None:
+    async with with_provider() as (tokens, provider):
         provider.expires_in = 1
         running = asyncio.create_task(tokens.run())
         await until(lambda: len(provider.asked) >= 3)
@@ -88,13 +78,11 @@ def test_the_schedule_brings_new_tokens_while_the_old_ones_hold() -> None:
         assert len(provider.asked) == asked, "the next one is most of an hour away"
         running.cancel()
 
-    with_provider(test)
 
-
-def test_an_outage_is_survived_and_told_twice(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outage_is_survived_and_told_twice(caplog: pytest.LogCaptureFixture) -> None:
     """Once when it begins, once when it ends, however long it takes."""
 
-    async def test(tokens: EndpointTokens, provider: Provider) -> None:
+    async with with_provider() as (tokens, provider):
         caplog.set_level(logging.INFO, token_source.__name__)
         await tokens.current()
         for status, body in ((503, b""), (429, b"{}"), (200, b"{"), (200, b"{}"), (401, b"[]")):
@@ -110,29 +98,24 @@ def test_an_outage_is_survived_and_told_twice(caplog: pytest.LogCaptureFixture) 
         assert "HTTP status 503; the current token is used until it expires" in begun
         assert "issues tokens again" in ended
 
-    with_provider(test)
 
-
-def test_an_outage_that_outlasts_the_token() -> None:
+async def test_an_outage_that_outlasts_the_token() -> None:
     """Nobody logs in with an expired token, and however many try, the endpoint is not flooded."""
 
-    async def run() -> None:
-        async with providing() as (provider, url):
-            tokens = EndpointTokens(url, client_id="proxy", client_secret=lambda: SECRET)
-            then, wall_then = asyncio.get_running_loop().time() - 2, time.time() - 2
-            answer = b'{"access_token":"old","expires_in":1}'
-            assert tokens._cache.loaded(answer, now=then, wall_now=wall_then, jitter=0.0)
-            provider.status, provider.body = 401, b'{"error":"invalid_client"}'
-            for _ in range(100):
-                assert "HTTP status 401: invalid_client" in await why_none(tokens)
-            assert len(provider.asked) == 1, "the next one is ten seconds away"
-            assert (tokens.expires_at, tokens.refresh_failures) == (wall_then + 1, 1)
-
-    asyncio.run(run())
+    async with providing() as (provider, url):
+        tokens = EndpointTokens(url, client_id="proxy", client_secret=lambda: SECRET)
+        then, wall_then = asyncio.get_running_loop().time() - 2, time.time() - 2
+        answer = b'{"access_token":"old","expires_in":1}'
+        assert tokens._cache.loaded(answer, now=then, wall_now=wall_then, jitter=0.0)
+        provider.status, provider.body = 401, b'{"error":"invalid_client"}'
+        for _ in range(100):
+            assert "HTTP status 401: invalid_client" in await why_none(tokens)
+        assert len(provider.asked) == 1, "the next one is ten seconds away"
+        assert (tokens.expires_at, tokens.refresh_failures) == (wall_then + 1, 1)
 
 
-def test_the_schedule_backs_off_and_recovers() -> None:
-    async def test(tokens: EndpointTokens, provider: Provider) -> None:
+async def test_the_schedule_backs_off_and_recovers() -> None:
+    async with with_provider() as (tokens, provider):
         provider.status = 500
         running = asyncio.create_task(tokens.run())
         await until(lambda: len(provider.asked) >= 3)
@@ -142,33 +125,28 @@ def test_the_schedule_backs_off_and_recovers() -> None:
         assert (await tokens.current()).startswith("token-")
         running.cancel()
 
-    with_provider(test)
 
-
-def test_a_secret_that_was_replaced_is_used(tmp_path: Path) -> None:
+async def test_a_secret_that_was_replaced_is_used(tmp_path: Path) -> None:
     path = tmp_path / "secret"
 
-    async def run() -> None:
-        async with providing() as (provider, url):
-            read = partial(read_secret, Secret(path, None), "client secret")
-            tokens = retrying_soon(EndpointTokens(url, client_id="proxy", client_secret=read))
-            for content, reason in (
-                (None, "cannot be read: No such file or directory"),
-                (b"", "holds no client secret"),
-                (b"\xff\xfe", "not text"),
-            ):
-                if content is not None:
-                    path.write_bytes(content)
-                assert reason in await why_none(tokens)
-                await until(lambda: tokens._cache.wants_refresh(asyncio.get_running_loop().time()))
-            assert provider.asked == []
-            for secret in ("old", "new"):
-                path.write_text(secret + "\n")
-                await tokens.refresh()
-                sent = provider.asked[-1].headers["Authorization"].removeprefix("Basic ")
-                assert base64.b64decode(sent) == f"proxy:{secret}".encode()
-
-    asyncio.run(run())
+    async with providing() as (provider, url):
+        read = partial(read_secret, Secret(path, None), "client secret")
+        tokens = retrying_soon(EndpointTokens(url, client_id="proxy", client_secret=read))
+        for content, reason in (
+            (None, "cannot be read: No such file or directory"),
+            (b"", "holds no client secret"),
+            (b"\xff\xfe", "not text"),
+        ):
+            if content is not None:
+                path.write_bytes(content)
+            assert reason in await why_none(tokens)
+            await until(lambda: tokens._cache.wants_refresh(asyncio.get_running_loop().time()))
+        assert provider.asked == []
+        for secret in ("old", "new"):
+            path.write_text(secret + "\n")
+            await tokens.refresh()
+            sent = provider.asked[-1].headers["Authorization"].removeprefix("Basic ")
+            assert base64.b64decode(sent) == f"proxy:{secret}".encode()
 
 
 def test_a_secret_that_the_environment_lacks() -> None:
@@ -177,25 +155,22 @@ def test_a_secret_that_the_environment_lacks() -> None:
     assert "the environment has no NOT_THERE" in asyncio.run(why_none(tokens))
 
 
-def test_a_file_is_read_anew_for_each_login(tmp_path: Path) -> None:
+async def test_a_file_is_read_anew_for_each_login(tmp_path: Path) -> None:
     path = tmp_path / "token"
     payload = base64.urlsafe_b64encode(b'{"exp":1700000000}').decode().rstrip("=")
 
-    async def run() -> None:
-        tokens = FileTokens(path)
-        assert "No such file" in await why_none(tokens)
-        assert (tokens.refresh_failures, tokens.expires_at) == (1, None)
-        path.write_text(f"  a.{payload}.c\n")
-        assert await tokens.current() == f"a.{payload}.c"
-        assert tokens.expires_at == 1_700_000_000
-        path.write_text("opaque")
-        assert await tokens.current() == "opaque"
-        assert tokens.refresh_failures == 1
-        path.write_text("")
-        assert "holds no bearer token" in await why_none(tokens)
-        assert tokens.refresh_failures == 2
-
-    asyncio.run(run())
+    tokens = FileTokens(path)
+    assert "No such file" in await why_none(tokens)
+    assert (tokens.refresh_failures, tokens.expires_at) == (1, None)
+    path.write_text(f"  a.{payload}.c\n")
+    assert await tokens.current() == f"a.{payload}.c"
+    assert tokens.expires_at == 1_700_000_000
+    path.write_text("opaque")
+    assert await tokens.current() == "opaque"
+    assert tokens.refresh_failures == 1
+    path.write_text("")
+    assert "holds no bearer token" in await why_none(tokens)
+    assert tokens.refresh_failures == 2
 
 
 @pytest.mark.parametrize(
@@ -217,15 +192,13 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirects_are_not_followed(status: int) -> None:
+async def test_redirects_are_not_followed(status: int) -> None:
     """Otherwise a redirect could send our secret elsewhere, or choose the tokens."""
 
-    async def test(tokens: EndpointTokens, provider: Provider) -> None:
+    async with with_provider() as (tokens, provider):
         provider.status, provider.headers = status, {"Location": "/other"}
         assert "redirects are not followed" in await why_none(tokens)
         assert provider.elsewhere == 0
-
-    with_provider(test)
 
 
 @pytest.mark.parametrize(
@@ -241,10 +214,12 @@ def test_redirects_are_not_followed(status: int) -> None:
         "line\r\nWARNING all is lost\x1b[2J \u202e \u00fc",
     ],
 )
-def test_what_a_refusal_says_is_made_safe(said: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_refusal_says_is_made_safe(
+    said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """An answer that repeats the request is common, and logs are read by many."""
 
-    async def test(tokens: EndpointTokens, provider: Provider) -> None:
+    async with with_provider() as (tokens, provider):
         provider.status = 401
         for body in (
             {"error": "invalid_client", "error_description": said},
@@ -259,8 +234,6 @@ def test_what_a_refusal_says_is_made_safe(said: str, caplog: pytest.LogCaptureFi
         assert "s3cret" not in caplog.text.lower()
         assert BASIC not in caplog.text
 
-    with_provider(test)
-
 
 @pytest.mark.parametrize(
     "answer",
@@ -274,7 +247,7 @@ def test_what_a_refusal_says_is_made_safe(said: str, caplog: pytest.LogCaptureFi
         b"",
     ],
 )
-def test_what_is_no_http_is_made_safe(answer: bytes) -> None:
+async def test_what_is_no_http_is_made_safe(answer: bytes) -> None:
     """The errors of HTTP libraries quote what they could not read."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -283,50 +256,39 @@ def test_what_is_no_http_is_made_safe(answer: bytes) -> None:
         await writer.drain()
         writer.close()
 
-    async def run() -> None:
-        async with (
-            asyncio.timeout(PATIENCE_SECONDS),
-            await asyncio.start_server(talk, "127.0.0.1", 0) as server,
-        ):
-            port = server.sockets[0].getsockname()[1]
-            tokens = asking(f"http://127.0.0.1:{port}/token")
-            assert "no token from http://127.0.0.1:" in await why_none(tokens)
-
-    asyncio.run(run())
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        await asyncio.start_server(talk, "127.0.0.1", 0) as server,
+    ):
+        port = server.sockets[0].getsockname()[1]
+        tokens = asking(f"http://127.0.0.1:{port}/token")
+        assert "no token from http://127.0.0.1:" in await why_none(tokens)
 
 
-def test_a_body_without_end_is_not_read_to_its_end() -> None:
-    async def run() -> None:
-        async with providing() as (_, url):
-            tokens = asking(url.replace("/token", "/endless"))
-            assert str(MAX_ANSWER_BYTES) in await why_none(tokens)
-
-    asyncio.run(run())
+async def test_a_body_without_end_is_not_read_to_its_end() -> None:
+    async with providing() as (_, url):
+        tokens = asking(url.replace("/token", "/endless"))
+        assert str(MAX_ANSWER_BYTES) in await why_none(tokens)
 
 
-def test_an_endpoint_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endpoint_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_source, "FETCH_TIMEOUT", 0.2)
 
-    async def test(tokens: EndpointTokens, provider: Provider) -> None:
+    async with with_provider() as (tokens, provider):
         provider.answering.clear()
         assert "no answer within 0.2 seconds" in await why_none(tokens)
         provider.answering.set()
-
-    with_provider(test)
 
 
 def test_nobody_listens() -> None:
     assert "Connect" in asyncio.run(why_none(asking("http://127.0.0.1:9/token")))
 
 
-def test_an_endpoint_with_a_certificate_of_nobody_is_told_nothing() -> None:
-    async def run() -> None:
-        async with providing(server_context(Authority().issue())) as (provider, url):
-            assert url.startswith("https:")
-            assert "CERTIFICATE_VERIFY_FAILED" in await why_none(asking(url))
-            assert provider.asked == []
-
-    asyncio.run(run())
+async def test_an_endpoint_with_a_certificate_of_nobody_is_told_nothing() -> None:
+    async with providing(server_context(Authority().issue())) as (provider, url):
+        assert url.startswith("https:")
+        assert "CERTIFICATE_VERIFY_FAILED" in await why_none(asking(url))
+        assert provider.asked == []
 
 
 def test_people_are_not_shown_what_a_url_may_hold() -> None:
