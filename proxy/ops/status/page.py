@@ -154,7 +154,7 @@ def _tiles(overview: Overview, by_principal: Sequence[PrincipalSessions]) -> Mar
         ),
         (number(counts.cannot_reauthenticate), "cannot re-authenticate", "no lifetime announced"),
         (number(counts.throttled), "throttled", "in the last minute"),
-        (number(counts.expired), "expired, idle", f"{number(counts.endless)} without an end"),
+        (number(counts.expired), "expired", f"{number(counts.endless)} without an end"),
         (
             number(carried.requests),
             "requests",
@@ -415,7 +415,7 @@ def group_row(group: PrincipalSummary, now_ms: int) -> tuple[Markup, ...]:
     """Return the row of a principal."""
     counts, carried = group.counts, group.carried
     who = _one("not authenticated") if group.principal is None else principal_link(group.principal)
-    expired = f"{number(counts.expired)} expired, idle" if counts.expired else None
+    expired = f"{number(counts.expired)} expired" if counts.expired else None
     traffic = f"{size(carried.request_bytes)} in, {size(carried.response_bytes)} out"
     return (
         joined((who, tag("small", _top_names(group.mechanisms)))),
