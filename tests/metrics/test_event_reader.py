@@ -127,7 +127,7 @@ TOKEN = "reauth.enforce.token.expiry: false"
         (
             "failed",
             {"failure_reason": "wrong_audience", "authentications": 2},
-            "re-authentication failed: wrong_audience",
+            "re-authentication failed: wrong audience",
             "another token: reauth-proxy token explain names the claim",
         ),
         (
