@@ -311,7 +311,7 @@ class Rollout:
         if record.crowded_ms >= oldest and record.crowded_ms:
             return Standing(Stage.UNDECIDED, f"it has more than {MAX_CLIENTS} kinds of clients")
         if not clients:
-            return Standing(Stage.UNDECIDED, "no client was seen lately")
+            return Standing(Stage.UNDECIDED, "no client was seen recently")
         found = [
             (self.client_standing(one, since_ms, now_ms), str(kind))
             for kind, one in clients.items()

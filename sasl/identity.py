@@ -167,4 +167,4 @@ def _check_that_they_are_here(claims: Mapping[str, Any], path: str) -> None:
     if not isinstance(elsewhere, dict) or not elsewhere.keys().isdisjoint(names):
         raise BadGroups(f"is not in the token, which refers to another document ({_ELSEWHERE})")
     if path == _GROUPS and path not in claims and claims.get(_LEFT_OUT, False) is not False:
-        raise BadGroups(f"is not in the token, which has groups all the same ({_LEFT_OUT})")
+        raise BadGroups(f"is not in the token, although it has groups ({_LEFT_OUT})")

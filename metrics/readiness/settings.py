@@ -91,7 +91,7 @@ class Settings:
         if self.history is not None:
             self._check_history(self.history)
         elif self.history_days is not None:
-            raise ReportError("--history-days is for --history DIR")
+            raise ReportError("--history-days requires --history DIR")
         if self.state is not None:
             self._check_outside_tables("--state", self.state)
         if self.topic is not None:
@@ -108,13 +108,13 @@ class Settings:
         folders = (("--out", self.out), ("--state", self.state), ("--history", history))
         for option, path in folders:
             if path is not None and is_within(path, events):
-                raise ReportError(f"{path}: {option} is within --events; give it a place elsewhere")
+                raise ReportError(f"{path}: {option} is within --events; choose another folder")
 
     def _check_history(self, history: Path) -> None:
         if is_remote(str(history)):
-            raise ReportError(f"{history}: the history is written to a folder of this machine")
+            raise ReportError(f"{history}: --history must be a local folder")
         if is_remote(self.out):
-            raise ReportError(f"{self.out}: --history takes a report in a folder of this machine")
+            raise ReportError(f"{self.out}: --history requires --out in a local folder")
         self._check_outside_tables("--history", str(history))
 
     def _check_outside_tables(self, option: str, path: str) -> None:
@@ -122,7 +122,7 @@ class Settings:
             if is_within(path, f"{self.out.rstrip('/')}/{name}"):
                 raise ReportError(
                     f"{path}: {option} is within the {name} of --out, which every run replaces; "
-                    "give it a place elsewhere"
+                    "choose another folder"
                 )
 
     @property
@@ -139,7 +139,7 @@ class Settings:
         needed = cannot_read or is_remote(self.out) or self.master is not None
         if needed and self.engine is EngineName.DUCKDB:
             raise ReportError(
-                "DuckDB reads a topic or a folder of this machine alone: an address, --state"
-                " of a folder, and --master take --engine spark"
+                "DuckDB reads a topic or a local folder: for an address, a --state of a folder,"
+                " or --master, use --engine spark"
             )
         return needed or self.engine is EngineName.SPARK

@@ -83,8 +83,7 @@ def _lines(files: Sequence[Path]) -> Iterator[bytes]:
 def _opened(path: Path) -> IO[bytes]:
     if path.suffix == ".zst":
         raise ReportError(
-            f"{path}: it has lines that take more memory than there is; unpack it, and they are"
-            " set aside"
+            f"{path}: its lines exceed the memory limit; unpack it, so that they are set aside"
         )
     return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 

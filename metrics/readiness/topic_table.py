@@ -125,7 +125,9 @@ class TopicTable:
         if not known:
             raise ReportError(f"{path}: damaged, or of another version; remove it with its folder")
         if topic != self._topic:
-            raise ReportError(f"{path}: is of kafka:{topic}; give each topic a --state of its own")
+            raise ReportError(
+                f"{path}: belongs to kafka:{topic}; use a separate --state for each topic"
+            )
         self._files, self._offsets = files, offsets
 
     def _save(self, files: list[int], offsets: Mapping[int, int]) -> None:

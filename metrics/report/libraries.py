@@ -45,14 +45,14 @@ LIBRARIES = (
         name="franz-go",
         software=("kgo",),
         since="1.0.0",
-        note="1.9.1 leaves more time before the expiry; 1.21.4 mends a race",
+        note="1.9.1 leaves more time before the expiry; 1.21.4 fixes a race",
         source="twmb/franz-go README.md (KIP-368) and CHANGELOG.md",
     ),
     Library(
         name="sarama",
         software=("sarama",),
         since="1.33.0",
-        note="take 1.34.0 or later, which mends how its answers are read",
+        note="take 1.34.0 or later, which fixes how it reads responses",
         source="IBM/sarama #2060; release v1.34.0 (#2234)",
     ),
     Library(

@@ -42,7 +42,7 @@ class Memberships:
             raise BadMemberships(f"is larger than {MAX_BYTES} bytes")
         members = read_object(document)
         if members is None:
-            raise BadMemberships("is no JSON object, or is not complete")
+            raise BadMemberships("is not a JSON object, or is incomplete")
         if members.keys() != {_GROUPS} or not isinstance(members[_GROUPS], dict):
             raise BadMemberships(f"must have `{_GROUPS}`, an object, and nothing else")
         found: dict[str, list[str]] = {}

@@ -50,13 +50,13 @@ class Membership:
         """Return the client; `principal` is what the option `option` names. Raises BadParameter."""
         if (principal is None) == (self.claims is None) or (self.claims and self.member_of):
             raise typer.BadParameter(
-                f"give either {option}, with --member-of if need be, or --claims"
+                f"give either {option}, optionally with --member-of, or --claims"
             )
         if principal is not None:
             return Identity(principal, _groups(self.member_of or ()))
         assert self.claims is not None
         if settings is None:
-            raise typer.BadParameter("--claims needs --config, which says how they are read")
+            raise typer.BadParameter("--claims needs --config")
         return identity_of(self.claims, chosen_listener(settings, self.listener))
 
 

@@ -168,7 +168,7 @@ class PortMap:
                 raise ValueError(f"must have one port for each id, got {id_}: {port} again")
             ports[id_] = port
         if not ports:
-            raise ValueError("must have the port of a broker")
+            raise ValueError("must list the port of at least one broker")
         return cls(ports)
 
     def port_of(self, broker_id: int) -> int | None:

@@ -320,7 +320,7 @@ class ClientSide(_Side):
     def broke(self, now: float) -> None:
         """Log the exception that is being handled, a bug of the proxy, and close the connection."""
         assert self.connection is not None
-        log.exception("connection %s: an error of the proxy", self.connection.connection_id)
+        log.exception("connection %s: internal error", self.connection.connection_id)
         self.connection.finish(CloseReason.INTERNAL_ERROR, now)
 
     # Commands

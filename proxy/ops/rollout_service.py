@@ -136,7 +136,7 @@ class RolloutService:
         records = self._known.records
         before = {name: records[name].decision for name in rows.keys() & records.keys()}
         for name in self._known.read(rows):
-            log.error("auto: the evidence about %a is damaged, and begins again", name)
+            log.error("auto: the evidence about %a is damaged, and is collected again", name)
         for name in rows.keys() & records.keys() if self._decides else ():
             decision = records[name].decision
             if not decision.is_automatic and decision != before.get(name):

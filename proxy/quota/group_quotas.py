@@ -62,7 +62,7 @@ class GroupQuotas(DefaultQuotaCallback):
     def configure(self, configs: Mapping[str, object]) -> None:
         """Read `share`."""
         if unknown := configs.keys() - {_SHARE}:
-            raise ValueError(f"{min(unknown)} is unknown; known is {_SHARE}")
+            raise ValueError(f"{min(unknown)} is unknown: use {_SHARE}")
         share = configs.get(_SHARE, _TOGETHER)
         if share not in (_TOGETHER, _EACH):
             raise ValueError(f"{_SHARE} must be {_TOGETHER} or {_EACH}")

@@ -56,5 +56,5 @@ async def supervised(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             return await work()
         except Exception:
-            log.exception("an error of the proxy ended a background task, which is restarted")
+            log.exception("internal error: a background task failed and is restarted")
         await asyncio.sleep(PAUSE)

@@ -465,7 +465,7 @@ def _read_snapshot(snapshot: _Snapshot, metadata: Metadata) -> None:
         is_whole = batch.control_type == _SNAPSHOT_FOOTER
         _apply(snapshot.path, batch, metadata)
     if not is_whole:
-        raise StoreError(f"{snapshot.path}: is not whole: it has no end")
+        raise StoreError(f"{snapshot.path}: is incomplete")
 
 
 def _read_log(segments: list[Path], start: int, metadata: Metadata) -> None:

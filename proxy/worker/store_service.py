@@ -49,7 +49,7 @@ gives up before: Kafka's default of `request.timeout.ms` is 30 s."""
 REFRESH_EVERY: Final = 0.8
 """Seconds between two checks whether the store has changed: with the time that a check takes, a
 change applies within a second."""
-FAILED: Final = "the content of the store could not be taken over, see the log"
+FAILED: Final = "the content of the store could not be applied, see the log"
 """Reason why the worker is not ready after an error of the proxy."""
 CHECK_EVERY: Final = 0.2
 """Seconds between two reads of the store before its content is known."""
@@ -145,7 +145,7 @@ class StoreService:
             self._error = str(error)
         except Exception:
             if self._error != FAILED:
-                log.exception("the content of the store could not be taken over")
+                log.exception("the content of the store could not be applied")
             self._error = FAILED
 
     def _refuse_older(self, mirror: Mirror | None) -> None:

@@ -211,7 +211,7 @@ def test_a_state_is_of_one_topic(
     facts_of(wide, tmp_path / "report", *options)
     result = invoke("another", tmp_path / "report", *options)
     assert result.exit_code == 2
-    assert f"is of kafka:{wide}; give each topic a --state of its own" in result.stderr
+    assert f"belongs to kafka:{wide}; use a separate --state for each topic" in result.stderr
     (tmp_path / "state" / "topic" / "topic.json").write_text("[]")
     result = invoke(wide, tmp_path / "report", *options)
     assert result.exit_code == 2

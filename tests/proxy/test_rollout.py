@@ -61,7 +61,7 @@ def due(state: Rollout, now: int = NOW) -> dict[str, Decision]:
         pytest.param(client(failed=NOW), Stage.SEEN, "past its end", id="cannot"),
         pytest.param(client(*READY, failed=NOW - 2 * DAY), Stage.READY, "", id="recovered"),
         pytest.param(client(*READY, failed=NOW - 2), Stage.CAPABLE, "1 of 3", id="killed between"),
-        pytest.param(client(*READY, seen=NOW - 31 * DAY), Stage.UNDECIDED, "lately", id="gone"),
+        pytest.param(client(*READY, seen=NOW - 31 * DAY), Stage.UNDECIDED, "recently", id="gone"),
         pytest.param(
             client(NOW - 60 * DAY, NOW - 45 * DAY, NOW), Stage.CAPABLE, "1 of 3", id="old evidence"
         ),

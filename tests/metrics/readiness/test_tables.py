@@ -263,7 +263,7 @@ def test_a_run_keeps_its_history_for_as_many_days_as_wanted(folder: Path, tmp_pa
     )
     job.run(settings, lambda _: None)
     assert [path.name for path in (history / "clients").iterdir()] == ["run_day=2026-06-02"]
-    with pytest.raises(ReportError, match="--history-days is for --history"):
+    with pytest.raises(ReportError, match="--history-days requires --history"):
         replace(settings, history=None).check()
 
 
@@ -272,7 +272,7 @@ def test_a_run_keeps_its_history_for_as_many_days_as_wanted(folder: Path, tmp_pa
     [
         ("events/history", "--history is within --events"),
         ("report/tables/history", "--history is within the tables of --out"),
-        ("s3a://bucket/history", "the history is written to a folder of this machine"),
+        ("s3a://bucket/history", "--history must be a local folder"),
     ],
 )
 def test_a_history_in_a_wrong_place_is_refused(folder: Path, history: str, problem: str) -> None:

@@ -142,7 +142,7 @@ def test_a_copy_is_no_place_for_administration(
         where.write_text(where.read_text().replace("broker:state.db", "sqlite:state.db"))
     line = assert_one_line(run(*command, option, where), 2)
     assert line == (
-        f"reauth-proxy: {where}: the store is a copy of what brokers have: use --config, with"
+        f"reauth-proxy: {where}: the store is a copy of the brokers' data: use --config, with"
         " broker:"
     )
     assert list(mirror.acl_snapshot().acls) == [acl()]

@@ -83,7 +83,7 @@ def test_a_folder_needs_none() -> None:
         (["--events", "kafka:a b"], "the topic must be 1 to 249 letters"),
         (
             ["--bootstrap-server", "a:1", "--engine", "duckdb", "--master", "local"],
-            "DuckDB reads a topic or a folder of this machine alone",
+            "DuckDB reads a topic or a local folder",
         ),
     ],
 )

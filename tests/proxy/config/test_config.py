@@ -174,7 +174,7 @@ MISTAKES = [
     ("host: 127.0.0.1", "host: 0.0.0.0", f"{LISTENER}.advertised.host: must be an address that clients can connect to, got '0.0.0.0'"),
     ("host: 127.0.0.1", "host: a b", f"{LISTENER}.advertised.host: must be a host name or an IP address, got 'a b'"),
     ("9100-9199", "9100", f"{LISTENER}.broker.ports: must be a range of ports such as 9100-9199, or a map of broker ids to ports, got 9100"),
-    ("9100-9199", "{}", f"{LISTENER}.broker.ports: must have the port of a broker"),
+    ("9100-9199", "{}", f"{LISTENER}.broker.ports: must list the port of at least one broker"),
     ("9100-9199", "{1: 9094}", f"{LISTENER}.broker.ports: must not contain the port of the address, 9094"),
     ("9100-9199", "{-1: 9101}", f"{LISTENER}.broker.ports: must have broker ids as keys, got '-1'"),
     ("9100-9199", "{2147483648: 9101}", f"{LISTENER}.broker.ports: must have broker ids as keys, got '2147483648'"),

@@ -150,7 +150,7 @@ def test_a_secret_that_is_not_text_is_not_shown(directory: Path) -> None:
     ("content", "problem"),
     [
         ('{"groups": {"a": ["User:x"]}}', ""),
-        ('{"groups": {"a": ["User:x"]', "is no JSON object, or is not complete"),
+        ('{"groups": {"a": ["User:x"]', "is not a JSON object, or is incomplete"),
         ('{"groups": {"*": []}}', "has a group '*': names have 1 to 250 printable"),
     ],
 )

@@ -225,7 +225,7 @@ def test_a_snapshot_that_was_copied_in_part_is_refused(tmp_path: Path) -> None:
     footer = len(control(3, 4))
     for size in (0, len(control(0, 3)), len(whole) - footer, len(whole) - 1):
         file.write_bytes(whole[:size])
-        with pytest.raises(StoreError, match=r"is not whole|ends inside a batch"):
+        with pytest.raises(StoreError, match=r"is incomplete|ends inside a batch"):
             read_metadata(file)
 
 

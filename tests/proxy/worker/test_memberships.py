@@ -160,7 +160,7 @@ async def test_a_file_is_logged_once_for_each_problem(
     await refresh('{"groups": {"a": ["User:x", "User:y"]}}')
     assert calls == [None]
     assert [record.getMessage() for record in caplog.records] == [
-        f"{path} is no JSON object, or is not complete; its last content applies",
+        f"{path} is not a JSON object, or is incomplete; its last content applies",
         f"{path}: read again, 2 clients have groups",
     ]
 
