@@ -340,16 +340,16 @@ class UpstreamSasl(UpstreamTls):
         if self.sasl_oauthbearer_jwt_retriever_class != JWT_BEARER:
             optional += (_CLIENT_ID,)
         file, key = f"{_ASSERTION}file", f"{_ASSERTION}private.key.file"
-        if self._assertion() - {file}:
+        if self._assertion() - {"sasl_oauthbearer_assertion_file"}:
             keys = map(self.key_of, UpstreamSasl.model_fields)
             optional += tuple(one for one in keys if one.startswith(_ASSERTION) and one != file)
             return (_TOKEN_URL, key), optional, "an assertion from a private key"
         return (_TOKEN_URL, file), optional, "an assertion from a file"
 
     def _assertion(self) -> set[str]:
-        """Return the keys of the settings of an assertion that are set."""
-        names = (name for name in UpstreamSasl.model_fields if getattr(self, name) is not None)
-        return {key for key in map(self.key_of, names) if key.startswith(_ASSERTION)}
+        """Return the settings of an assertion that are set, by attribute."""
+        given = {name for name, value in vars(self).items() if value is not None}
+        return {name for name in given if name.startswith("sasl_oauthbearer_assertion_")}
 
 
 _Login = tuple[tuple[str, ...], tuple[str, ...], str]

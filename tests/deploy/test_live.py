@@ -245,8 +245,9 @@ OF_OTHER_MODES = (
     "Client identity at brokers",
     "Wait for delegation tokens",
     "Propagation of delegation tokens",
+    "Signals of the identity provider",
 )
-"""Panels that stay empty without `auto`, or without logins as the client at brokers."""
+"""Panels that stay empty without `auto`, `block.signals` and logins as the client at brokers."""
 PANELS = [
     pytest.param(panel, id=f"{name}: {panel['title']}")
     for name, dashboard in DASHBOARDS.items()

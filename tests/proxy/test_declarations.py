@@ -18,10 +18,16 @@ assert config == pickle.loads(pickled) != config.listeners[0]
 (listener,) = config.listeners
 print(listener.address, listener.reauth_enforcement, listener.enforcement_policy() is not None)
 print(config.admin_socket().name, listener.tls, config.address_limits())
+print(config.upstream.asserts(), config.upstream.token_file())
 """
 
 FILE = """
-upstream: {bootstrap.servers: "127.0.0.1:9"}
+upstream:
+  bootstrap.servers: "127.0.0.1:9"
+  security.protocol: SASL_PLAINTEXT
+  sasl.mechanism: OAUTHBEARER
+  sasl.oauthbearer.token.endpoint.url: https://idp.example.com/token
+  sasl.oauthbearer.assertion.file: assertion
 listeners:
   - {name: clients, address: "127.0.0.1:1", routing: sidecar,
      sasl.enabled.mechanisms: [SCRAM-SHA-256], reauth.enforcement: probe}
@@ -41,4 +47,5 @@ def test_a_process_without_pydantic_holds_what_another_validated(tmp_path: Path)
     assert done.stdout.decode().splitlines() == [
         "127.0.0.1:1 probe True",
         "state.db.sock False {'127.0.0.1': 5}",
+        "True None",
     ], done.stderr.decode()

@@ -80,7 +80,6 @@ def test_blocks_end_sessions_and_no_other_whatever_goes_wrong(
             )
             killed = {one.proxy for one in others if one.ended_at is not None}
             assert killed == {first, last}, "sessions of killed processes alone"
-            assert any(one.ended_at is None for one in others if one.proxy is first)
             assert {one.name: running.broker.last.get(one.name) for one in running.sessions
                     if one.name in seen} == seen  # fmt: skip
             assert await running.may_log_in(6) == [True] * 3
@@ -89,7 +88,7 @@ def test_blocks_end_sessions_and_no_other_whatever_goes_wrong(
                 rows = [one for one in conditions if one["what"] == "block list"]
                 assert {"version 6 with 6 entries" in one["state"] for one in rows} == {True}
                 assert "Traceback" not in proxy.log()
-            assert "blocked: principal 'User:u3'" in first.log()
+            assert "blocked: principal 'User:u0'" in first.log()
             assert "reason 'session-revoked'" in first.log()
             status, metrics = await first.fetch("/metrics")
             assert status == 200
