@@ -58,8 +58,9 @@ MAX_CHARACTERS: Final = 32_768
 """Maximum length of a SET; usual ones have less than 2,000 characters."""
 MAX_ANSWER_BYTES: Final = 2 * MAX_EVENTS * MAX_CHARACTERS
 """Maximum size of a response in bytes."""
-CLOCK_SKEW_S: Final = 60.0
-"""Seconds by which the identity provider's clock may be fast."""
+CLOCK_SKEW_S: Final = 3_900.0
+"""Seconds by which the identity provider's clock may be ahead of this machine's: more than an hour,
+since a proxy whose clock is behind must not refuse what other proxies would accept."""
 TIMEOUT_S: Final = 30.0
 """Timeout of a request and the storage of its entries in seconds."""
 RETRY_MS: Final = 1_000

@@ -161,7 +161,6 @@ async def fleet(
             proxy = Proxy(own, workers, broker)
             if wrong := (0, HOUR_S, -HOUR_S)[number % 3]:
                 proxy.program = ["-c", WRONG_CLOCK.format(wrong)]
-            # by its clock, a proxy that is behind would refuse signals
             polls = signals if number == 0 and signals is not None else {}
             proxy.settings["block"] = {"file": str(path), "signals": dict(polls)}
             proxy.settings["listeners"][0] |= {
