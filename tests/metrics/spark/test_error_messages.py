@@ -154,7 +154,7 @@ def test_an_address_is_no_local_folder(
     assert is_remote(str(Path(address)))
     out = str(tmp_path / "report")
     given = Settings(events=str(tmp_path), out=out, as_of_ms=0, history=Path(address))
-    with pytest.raises(ReportError, match="a folder of this machine"):
+    with pytest.raises(ReportError, match="a local folder"):
         given.check()
     assert list(tmp_path.iterdir()) == []
 

@@ -92,7 +92,7 @@ def test_a_worker_that_dies_while_its_groups_are_not_valid_waits_for_them(
     eventually(lambda: serving.workers_up() == [True], "the worker answers")
     path.write_text('{"groups": {"half')
     os.kill(serving.children()[0], signal.SIGKILL)
-    waits = f"waits to start: groups.file: {path} is no JSON object"
+    waits = f"waits to start: groups.file: {path} is not a JSON object"
     eventually(lambda: waits in serving.log(), "it says what it waits for")
     path.write_text('{"groups": {}}')
     eventually(lambda: serving.workers_up() == [True], "it has them again")
