@@ -26,7 +26,7 @@ class Limits:
     features: float
     """The limit of a proxy with an authorizer, with quotas, or with both."""
     tls: float | None = None
-    """The limit of a proxy whose clients speak TLS; None: unlimited."""
+    """The limit of a proxy with TLS towards clients; None if it has no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from metrics.events import SCHEMA_VERSION, EventKind
 from metrics.usage import MAX_ROWS, Amount, UsageTable, Use
 
 _MARKS: Final = f'"{EventKind.USED}"'.encode(), b'"groups"'
-"""Texts of which every line that is read has one; they are also in a few other lines."""
+"""Every line of interest contains at least one of these texts, as do a few other lines."""
 _MAX_GROUPS: Final = 100
 """Maximum number of groups of a principal in one event that are read."""
 
@@ -25,7 +25,7 @@ class Uses:
     rows: dict[Use, Amount]
     """The most recent use first."""
     missing: Amount
-    """Uses whose principal and resource are unknown: there were too many different ones."""
+    """Uses beyond the maximum of different ones: their principals and resources are unknown."""
     unread: int
     """Records that cannot be read, or are of a newer schema."""
     groups: Mapping[str, set[str]]

@@ -1,6 +1,6 @@
 """Counts and latencies of authentications, per minute and latency bucket; storms and failures.
 
-Each authentication of a connection is an event; those whose events are missing are in summary rows.
+Each authentication of a connection is an event. If events are missing, summary rows count them.
 Only connections that lack such events are counted from both, which costs more.
 """
 

@@ -149,7 +149,9 @@ Used = tuple[int, str]
 """Use of a resource: `code_of` it and the operation; and its name, as in `Denial`."""
 FURTHER: Final[Used] = 0, ""
 """Stands for the uses of a request beyond `MAX_USES_OF_A_REQUEST`, together."""
-MAX_USES_OF_A_REQUEST: Final = 1_000
+MAX_TOPICS_OF_A_SESSION: Final = 1_000
+"""Maximum number of topics of a fetch session that are counted as used; the first ones."""
+MAX_USES_OF_A_REQUEST: Final = MAX_TOPICS_OF_A_SESSION
 """Maximum number of uses of one request that are counted separately."""
 
 
@@ -210,10 +212,6 @@ def names_of(topics: TopicNames, ids: Iterable[bytes]) -> dict[bytes, str | None
     if unknown:
         raise TopicsUnknown(frozenset(unknown))
     return names
-
-
-MAX_TOPICS_OF_A_SESSION: Final = 1_000
-"""Maximum number of topics of a fetch session that are counted as used; the first ones."""
 
 
 class FetchSessions:

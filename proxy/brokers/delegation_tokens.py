@@ -230,7 +230,7 @@ class Tokens:
             del self._tokens[name]
 
     def forget(self, name: str) -> None:
-        """Use the token of an owner no more."""
+        """Stop using the token of an owner."""
         self._tokens.pop(name, None)
 
     def _put(self, name: str, token: Token, now: float) -> None:
@@ -240,7 +240,7 @@ class Tokens:
 
 @dataclass(slots=True, eq=False)
 class Lookup:
-    """Owners whose tokens a broker is asked for; the connection stays open while there are any."""
+    """Requests for the tokens of several owners, over one connection that closes after the last."""
 
     broker: Broker
     access: Access

@@ -33,7 +33,7 @@ from proxy.connection.interfaces import ConnectionRights, NoAuthorizer
 from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
 from proxy.net.read_buffer import BufferedSide, ReadBuffer
 from proxy.net.relay import BrokerSide, ClientSide
-from proxy.net.tls_contexts import open_tls
+from proxy.net.tls_contexts import Tls, open_tls
 from proxy.net.tls_sides import MAX_HANDSHAKES, ClientTls, ServerTls
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.steps import LongTask
@@ -388,6 +388,25 @@ def settings_of(directory: Path, given: dict[str, Any]) -> tuple[Settings, Any]:
     return config.listeners[0], open_tls(config, NOW.timestamp()).listeners.get("clients")
 
 
+def listener_of(
+    settings: Settings,
+    services: Services,
+    *,
+    rights: ConnectionRights | None = None,
+    tls: Tls | None = None,
+) -> Listener:
+    """Return a listener whose only user is alice."""
+    return Listener(
+        settings,
+        services=cast(Any, services),
+        credentials=alice(),
+        fake_secret=FAKE_SECRET,
+        rights=rights or NoAuthorizer(),
+        open_connections=room_for(100),
+        tls=tls,
+    )
+
+
 @asynccontextmanager
 async def listen(
     directory: Path,
@@ -401,15 +420,7 @@ async def listen(
     """Run a listener on `sock` in front of the broker `behind`."""
     settings, tls = settings_of(directory, given)
     services = Services(access=access or Access(timeout_s=PATIENCE_SECONDS))
-    listener = Listener(
-        settings,
-        services=cast(Any, services),
-        credentials=alice(),
-        fake_secret=FAKE_SECRET,
-        rights=rights or NoAuthorizer(),
-        open_connections=room_for(100),
-        tls=tls,
-    )
+    listener = listener_of(settings, services, rights=rights, tls=tls)
     log: list[str] = []
     listener.observer = ListenerRecorder(log)  # type: ignore[assignment]  # an observer, if not that one
     async with asyncio.timeout(PATIENCE_SECONDS), behind or FakeBroker() as broker:

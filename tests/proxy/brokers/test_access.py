@@ -6,7 +6,7 @@ import json
 import ssl
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
@@ -18,13 +18,10 @@ from proxy.brokers import access as access_module
 from proxy.brokers.access import Access, open_access
 from proxy.brokers.token_providers import MskIamIdentity
 from proxy.config import Config, from_mapping
-from proxy.connection.interfaces import NoAuthorizer
 from proxy.worker.endpoints import Endpoints
-from proxy.worker.listener import Listener
 from sasl.login import ClientExchange, LoginError, OAuthBearerClient, PlainClient, ScramClient
 from tests.support.fake_broker import FakeBroker
-from tests.support.relay import Services, room_for
-from tests.support.sasl import FAKE_SECRET, alice
+from tests.support.relay import Services, listener_of
 from tests.support.tls import Spoken
 from tests.support.upstream import SECRET, providing
 
@@ -168,14 +165,7 @@ async def test_id_and_secret_are_encoded_where_the_endpoint_wants_it(
 def routed(port: int, **settings: str) -> Endpoints:
     config = configured(Path(), {"bootstrap.servers": f"127.0.0.1:{port}", **settings})
     services = Services(access=open_access(config.upstream, None))
-    front = Listener(
-        config.listeners[0],
-        services=cast(Any, services),
-        credentials=alice(),
-        fake_secret=FAKE_SECRET,
-        rights=NoAuthorizer(),
-        open_connections=room_for(100),
-    )
+    front = listener_of(config.listeners[0], services)
     return Endpoints(services.spawn, config, [front], services.access, {})
 
 

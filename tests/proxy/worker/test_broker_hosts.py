@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from proxy.brokers.access import open_access
 from proxy.config import from_mapping
-from proxy.connection.interfaces import NoAuthorizer
 from proxy.net.handshake_errors import UNRECOGNIZED_NAME
 from proxy.net.tls_contexts import open_listener_tls
 from proxy.net.tls_input import server_name
@@ -26,8 +25,7 @@ from tests.support.authenticating_broker import Authenticator, Client
 from tests.support.fake_broker import FakeBroker
 from tests.support.frames import meaning, metadata, request
 from tests.support.processes import until
-from tests.support.relay import ListenerRecorder, Services, listening, read_frame, room_for
-from tests.support.sasl import FAKE_SECRET, alice
+from tests.support.relay import ListenerRecorder, Services, listener_of, listening, read_frame
 from tests.support.tls import AUTHORITY, WALL, client_context, looked
 
 BOOTSTRAP, ONE, TWO = (f"{name}.kafka.example" for name in ("bootstrap", "broker-1", "broker-2"))
@@ -88,15 +86,8 @@ async def serving(
         mapping = {"upstream": upstream, "listeners": [GIVEN | more]}
         config = from_mapping(mapping, base_dir=directory)
         services = Services(access=open_access(config.upstream, None))
-        front = Listener(
-            config.listeners[0],
-            services=cast(Any, services),
-            credentials=alice(),
-            fake_secret=FAKE_SECRET,
-            rights=NoAuthorizer(),
-            open_connections=room_for(100),
-            tls=open_listener_tls(0, config.listeners[0], WALL),
-        )
+        tls = open_listener_tls(0, config.listeners[0], WALL)
+        front = listener_of(config.listeners[0], services, tls=tls)
         front.observer = ListenerRecorder([])  # type: ignore[assignment]  # an observer
         store = open_store(f"sqlite:{directory / 'state.db'}")
         routing = Endpoints(services.spawn, config, [front], services.access, {}, store=store)

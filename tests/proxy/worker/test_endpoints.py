@@ -5,14 +5,12 @@ import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 import uvloop
 
 from proxy.brokers.access import open_access
 from proxy.config import from_mapping
-from proxy.connection.interfaces import NoAuthorizer
 from proxy.net.ports import BrokerPorts
 from proxy.net.sockets import Inherited, listen
 from proxy.scheduling.heartbeats import Heartbeat
@@ -35,8 +33,7 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.frames import handshake, metadata
 from tests.support.playbook import SCRAM
 from tests.support.processes import free_port_range, until
-from tests.support.relay import ListenerRecorder, Services, read_frame, room_for
-from tests.support.sasl import FAKE_SECRET, alice
+from tests.support.relay import ListenerRecorder, Services, listener_of, read_frame
 
 HOST = "127.0.0.1"
 
@@ -66,14 +63,7 @@ def routed(
         upstream["security.protocol"] = "SASL_PLAINTEXT"
     config = from_mapping({"upstream": upstream, "listeners": [listener]}, base_dir=Path())
     services = Services(access=open_access(config.upstream, None))
-    front = Listener(
-        config.listeners[0],
-        services=cast(Any, services),
-        credentials=alice(),
-        fake_secret=FAKE_SECRET,
-        rights=NoAuthorizer(),
-        open_connections=room_for(100),
-    )
+    front = listener_of(config.listeners[0], services)
     front.observer = ListenerRecorder([])  # type: ignore[assignment]  # an observer, if not that one
     (settings,) = config.listeners
     assert settings.broker_ports is not None
