@@ -1,5 +1,7 @@
-"""TLS between clients, proxy, broker and administrators, with every form of certificate."""
+"""TLS between clients, proxy, broker and administrators, with every form of certificate, and
+passwords in a directory."""
 
+import asyncio
 import ssl
 import subprocess
 import time
@@ -8,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import bcrypt
+import confluent_kafka as confluent
 import pytest
 
 from tests.support.certificates import Authority
@@ -16,7 +18,7 @@ from tests.support.kafka.clients import JavaClient, SslUser, password_of, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import RUN_SECONDS
 from tests.support.kafka.properties import BEHIND, PLAINTEXT
-from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
+from tests.support.kafka.traffic import PARTITIONS, TrafficFailed, confluent_traffic, java_traffic
 from tests.support.processes import free_ports
 from tests.support.proxy_process import (
     SUPER_USER,
@@ -27,6 +29,7 @@ from tests.support.proxy_process import (
 )
 from tests.support.proxy_process import run_acls as run
 from tests.support.sasl import Issuer
+from tests.support.slapd import PEOPLE, Slapd, person, running_slapd
 from tests.support.tls import PASSWORD, escaped, keystore
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -75,8 +78,22 @@ def cluster(jwks: Path, files: Path) -> Iterator[KafkaCluster]:
         yield cluster
 
 
+CAROL = f"uid=carol,{PEOPLE}"
+
+
 @pytest.fixture(scope="module")
-def proxy(cluster: KafkaCluster, jwks: Path, files: Path, serve: Serve) -> ProxyProcess:
+def slapd(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slapd]:
+    folder = tmp_path_factory.mktemp("slapd")
+    authority.write(folder)
+    account = person(CAROL, "carol", password=password_of("carol"))
+    with running_slapd(folder, authority.issue("slapd").pem, account) as slapd:
+        yield slapd
+
+
+@pytest.fixture(scope="module")
+def proxy(
+    cluster: KafkaCluster, jwks: Path, files: Path, slapd: Slapd, serve: Serve
+) -> ProxyProcess:
     config = sidecar_config(
         str(cluster.address(listener=BEHIND)),
         jwks,
@@ -92,10 +109,10 @@ def proxy(cluster: KafkaCluster, jwks: Path, files: Path, serve: Serve) -> Proxy
         "security.protocol": "SASL_SSL",
         "ssl.keystore.location": str(files / "server.pem"),
         "sasl.enabled.mechanisms": ["PLAIN"],
-        "sasl.plain.htpasswd.file": str(files / "users"),
+        "sasl.plain.ldap.url": f"ldaps://localhost:{slapd.port}",
+        "sasl.plain.ldap.ssl.truststore.location": str(files / "ca.pem"),
+        "sasl.plain.ldap.user.dn": f"uid=$(user),{PEOPLE}",
     }
-    hashed = bcrypt.hashpw(password_of("carol").encode(), bcrypt.gensalt(10))
-    (files / "users").write_bytes(b"carol:" + hashed)
     return serve(config | {"workers": 2})
 
 
@@ -169,6 +186,42 @@ def test_traffic_while_certificates_are_replaced(
     assert proxy.metric("upstream_certificate_expiry_timestamp_seconds") > time.time()
     proxy.until_logged("replaced")
     assert "ERROR" not in proxy.log()
+
+
+def test_clients_of_a_locked_account_fail_at_their_next_reauthentication(
+    cluster: KafkaCluster, proxy: ProxyProcess, carol: SslUser, slapd: Slapd, tmp_path: Path
+) -> None:
+    """KIP-368's own example. Until then both clients produce."""
+    bootstrap = str(proxy.addresses()["SHORT"])
+    topics = [f"locked-{uuid.uuid4()}" for _ in range(2)]
+    for topic in topics:
+        cluster.create_topic(topic, partitions=PARTITIONS)
+    errors: list[confluent.KafkaError] = []
+    producer = confluent.Producer(carol.confluent(bootstrap) | {"error_cb": errors.append})
+    producer.produce(topics[0], b"before")
+    assert producer.flush(DEADLINE) == 0
+
+    def is_refused() -> bool:
+        producer.poll(0.1)
+        return confluent.KafkaError._AUTHENTICATION in {error.code() for error in errors}
+
+    produced = proxy.metric("requests_total", api="Produce")
+    failed = proxy.metric("failed_reauthentication_total")
+    with ThreadPoolExecutor() as pool:
+        java = pool.submit(
+            java_traffic, carol, bootstrap, topics[1], SECONDS, tmp_path, until=tmp_path / "never"
+        )
+        wait_until(
+            lambda: proxy.metric("requests_total", api="Produce") > produced + 10,
+            what="Java does not produce",
+        )
+        assert not errors
+        asyncio.run(slapd.replace(CAROL, "pwdAccountLockedTime", "000001010000Z"))
+        wait_until(is_refused, what="librdkafka is not refused")
+        with pytest.raises(TrafficFailed, match="SaslAuthenticationException"):
+            java.result(DEADLINE)
+    assert proxy.metric("failed_reauthentication_total") >= failed + 2
+    assert proxy.metric("expired_connections_killed_total") == 0
 
 
 # --- an administrator's properties file
