@@ -1,8 +1,6 @@
 """Several proxies with one block list, and clients that work while one principal is blocked.
 
 The clocks of two thirds of the proxies are an hour ahead or behind.
-
-python -m tests.support.blocked_fleet 20 2000      print what blocks did, by the clock
 """
 
 import asyncio
@@ -11,15 +9,12 @@ import os
 import random
 import signal
 import struct
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
-    nullcontext,
     suppress,
 )
 from dataclasses import dataclass, field
@@ -247,36 +242,3 @@ FAULTS: dict[str, Callable[[Fleet], AbstractAsyncContextManager[None]]] = {
     "a proxy is killed": killed_proxy,
 }
 """Faults; each is tried with a user of its own, from the first on."""
-
-
-async def main(proxies: int, sessions: int) -> None:
-    """Block a user during each fault, and print how long it took."""
-    pause = sessions / 400
-    with tempfile.TemporaryDirectory() as directory:
-        async with fleet(Path(directory), proxies, sessions, pause=pause) as running:
-            for user, (name, fault) in enumerate({"nothing is wrong": None, **FAULTS}.items()):
-                await asyncio.sleep(random.uniform(2, 7))  # noqa: S311 - no secret
-                victims = [one for one in running.of(user=user) if one.ended_at is None]
-                others = [one for one in running.sessions if one.user != user and not one.ended_at]
-                before = sum(one.answers for one in others)
-                async with nullcontext() if fault is None else fault(running):
-                    began = time.monotonic()
-                    running.block(principal=f"User:u{user}")
-                    await asyncio.sleep(15)
-                late = [running.broker.last.get(one.name, 0.0) - began for one in victims]
-                ends = [(one.ended_at or float("inf")) - began for one in victims]
-                admitted = await running.may_log_in(user)
-                ended = [one for one in others if one.ended_at]
-                print(  # noqa: T201 - for the person who runs it
-                    f"{name}: {len(victims)} sessions blocked, last request forwarded"
-                    f" {max(late):.2f} s after it, {sum(one > 5 for one in late)} after 5 s; last"
-                    f" session closed {max(ends):.2f} s after it; logins admitted: {sum(admitted)};"
-                    f" other sessions closed: {len(ended)} of {len(others)}, of"
-                    f" {len({one.proxy.port for one in ended})} proxies; their requests:"
-                    f" {sum(one.answers for one in others) - before}",
-                    flush=True,
-                )
-
-
-if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
