@@ -1,6 +1,8 @@
-"""One connection whose requests are authorized: what the broker sees of them, and the client."""
+"""Requests judged by ACLs, as transcripts: lists of topics, and the memory that judging takes."""
 
+import tracemalloc
 import uuid
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -10,7 +12,16 @@ from kio.schema.produce.v9.response import ProduceResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i16, i32
 
-from proxy.acl.model import Operation, ResourceType
+from proxy.acl.authorizer import Authorizer
+from proxy.acl.index import AclIndex
+from proxy.acl.model import AuthorizerMode, Operation, ResourceType
+from proxy.acl.topic_ids import KnownTopics
+from proxy.connection.authorization import MAX_NAME_BYTES, MAX_TOPICS, RequestAuthorization
+from proxy.connection.interfaces import AuthorizedConnection
+from proxy.wire.apis import METADATA
+from sasl.identity import Identity
+from tests.support import messages
+from tests.support.acl_index import ADDRESS, ALICE, PREFIXED, WRITE, acl
 from tests.support.authorization import (
     READ_ID,
     Guarded,
@@ -22,8 +33,9 @@ from tests.support.authorization import (
     topic,
 )
 from tests.support.frames import request, response
-from tests.support.kio_messages import decode, encode, request_type
+from tests.support.kio_messages import decode, encode, request_type, response_type
 from tests.support.kio_messages.entities import NOT_THROTTLED, item_type
+from tests.support.playbook import Playbook, everything, logged_in
 
 HIDDEN_ID = uuid.UUID(int=8)
 
@@ -319,3 +331,191 @@ def _metadata(correlation_id: int, *names: str) -> bytes:
         include_topic_authorized_operations=False,
     )
     return request(3, 12, correlation_id, encode(body))
+
+
+# A request for all topics by a client that may see some: the proxy asks for their names first
+
+API = 75
+VISIBLE = topic(Operation.DESCRIBE, "a", "c")
+TOPICS = ("c", "secret", "a", "b")
+LISTED = "to broker: Metadata v12 #0"
+
+
+def asking(correlation_id: int) -> bytes:
+    body = messages.request(API, 0, response_partition_limit=10)
+    return request(API, 0, correlation_id, encode(body))
+
+
+def metadata(*names: str) -> bytes:
+    body = messages.response(METADATA, 12, topics=[{"name": name} for name in names])
+    return response(0, b"\0" + encode(body))
+
+
+def described(correlation_id: int, *names: str) -> bytes:
+    body = messages.response(API, 0, topics=[{"name": name} for name in names])
+    return response(correlation_id, b"\0" + encode(body))
+
+
+def asked(frame: bytes) -> Any:
+    """Return the proxy's question to the broker, in a frame of the client `app`."""
+    return decode(request_type(API, 0), frame[4 + 8 + 2 + len("app") + 1 :])
+
+
+def reported(guarded: Guarded) -> list[str]:
+    """The topics of the answer that the client got last."""
+    answer = decode(response_type(API, 0), guarded.play.received[-1], 5)
+    return [one.name for one in answer.topics]
+
+
+def test_the_broker_is_asked_for_all_names_then_for_what_may_be_described() -> None:
+    guarded = Guarded(VISIBLE)
+    frames = asking(1), asking(2)
+    guarded.play.client(*frames)
+    assert guarded.play.take() == ["connect", LISTED]
+    assert guarded.play.paused == {"client"}
+    before = len(guarded.play.to_broker)
+    assert not asked(frames[0]).topics
+    guarded.play.broker(metadata(*TOPICS))
+    sent = bytes(guarded.play.to_broker[before:])
+    size = 4 + int.from_bytes(sent[:4])
+    assert [one.name for one in asked(sent[:size]).topics] == ["a", "c"]
+    guarded.play.broker(described(1, "a", "c"))
+    assert reported(guarded) == ["a", "c"]
+
+
+def test_names_are_asked_for_each_time() -> None:
+    """An earlier list of topics is not reused."""
+    guarded = Guarded(VISIBLE)
+    guarded.play.client(asking(1), asking(2))
+    guarded.play.broker(metadata("secret"))
+    assert reported(guarded) == [], "answered without the broker"
+    assert guarded.play.to_broker.count(b"reauth-proxy") == 2
+    guarded.play.broker(metadata("secret", "c"))
+    guarded.play.broker(described(2, "c"))
+    assert reported(guarded) == ["c"]
+    assert not guarded.play.paused
+
+
+def test_names_are_read_and_judged_beside_other_connections() -> None:
+    """However few they are: how many there are is nothing that the client should feel."""
+    guarded = Guarded(VISIBLE)
+    guarded.play.runs_long_tasks_at_once = False
+    guarded.play.client(asking(1))
+    guarded.play.take()
+    guarded.play.broker(metadata(*TOPICS))
+    guarded.play.run_long_tasks()
+    guarded.play.run_long_tasks()
+    assert guarded.play.take() == [
+        "run long task",
+        "run long task",
+        "to broker: DescribeTopicPartitions v0 #1",
+    ]
+    assert not guarded.play.paused
+
+
+def test_a_list_that_cannot_be_read_is_the_brokers_fault() -> None:
+    guarded = Guarded(VISIBLE)
+    guarded.play.client(asking(1))
+    guarded.play.broker(response(0, metadata("a")[8:-3]))
+    assert guarded.play.take()[-2:] == ["closed broker_fault", "close"]
+
+
+def test_who_may_see_all_costs_the_broker_no_list() -> None:
+    guarded = Guarded(topic(Operation.DESCRIBE, "*"))
+    guarded.play.client(asking(1))
+    assert bytes(guarded.play.to_broker) == asking(1)
+
+
+# Remembered permissions of connections: shared where possible, and only after a decision
+
+
+class Crowd:
+    """Connections of one principal at one address, judged by ACLs that can be changed."""
+
+    records_uses = False
+
+    def __init__(self) -> None:
+        rule = acl("mine", operation=WRITE, pattern_type=PREFIXED)
+        index = AclIndex([rule], version=1)
+        self.authorizer = Authorizer(index, mode=AuthorizerMode.ENFORCE, report=lambda _: None)
+        self.plays: list[Playbook] = []
+        self.topics: KnownTopics = {}
+
+    def admit(self, connection: AuthorizedConnection, _identity: Identity) -> RequestAuthorization:
+        return RequestAuthorization(
+            self.authorizer.authority((ALICE,), ADDRESS),
+            self.topics,
+            forget=connection.forget,
+        )
+
+    def is_super_user(self, _identity: Identity) -> bool:
+        return False
+
+    def passes_unjudged(
+        self, _connection: AuthorizedConnection, _identity: Identity, _key: int
+    ) -> None:
+        """Nobody asks."""
+
+    def join(self) -> Playbook:
+        play = logged_in(Playbook(rights=self, offer=everything(rewritten=frozenset())))
+        self.plays.append(play)
+        return play
+
+    def take_all_away(self) -> None:
+        self.authorizer.index = AclIndex([], version=2)
+        for play in self.plays:
+            admission = play.connection.authorization
+            assert admission is not None
+            admission.rights_changed(self.authorizer.authority((ALICE,), ADDRESS))
+            play.connection.forget()
+
+
+def test_what_one_connection_found_out_the_others_know() -> None:
+    """Or thousands of connections that use hundreds of topics remember each of them."""
+    crowd = Crowd()
+    first, second = crowd.join(), crowd.join()
+    for number in range(100):
+        first.client(produce(number, f"mine-{number}"))
+    asked = crowd.authorizer.counts.cache_hits
+    for number in range(100):
+        second.client(produce(number, f"mine-{number}"))
+    assert bytes(second.to_broker) == bytes(first.to_broker)
+    assert crowd.authorizer.counts.cache_hits == asked
+
+
+def test_what_was_found_out_is_forgotten_by_all_when_rights_change() -> None:
+    crowd = Crowd()
+    plays = [crowd.join(), crowd.join()]
+    for play in plays:
+        play.client(produce(1, "mine"))
+    before = [bytes(play.to_broker) for play in plays]
+    crowd.take_all_away()
+    plays.append(crowd.join())
+    for play in plays:
+        play.client(produce(2, "mine"))
+    assert [bytes(play.to_broker) for play in plays] == [*before, b""]
+
+
+def test_how_much_is_remembered_is_bounded() -> None:
+    crowd = Crowd()
+    play = crowd.join()
+    play.client(produce(1, "mine" + "x" * MAX_NAME_BYTES))
+    remembered = crowd.authorizer.authority((ALICE,), ADDRESS).allowed_topics.written
+    assert not remembered
+    for number in range(MAX_TOPICS + 1):
+        play.client(produce(number, f"mine-{number}"))
+        play.broker(response(number, b"\0"))
+    assert len(remembered) == 1
+
+
+def test_a_connection_that_has_asked_nothing_costs_little() -> None:
+    """Most of thousands are idle, or use what others of their principal use."""
+    crowd = Crowd()
+    connection = crowd.join().connection
+    tracemalloc.start()
+    try:
+        kept = [crowd.admit(connection, Identity(ALICE)) for _ in range(1_000)]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held / len(kept) < 450, "bytes"

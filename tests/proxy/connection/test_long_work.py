@@ -1,20 +1,35 @@
-"""Requests and responses that are long: judged in steps, in order, within a bounded memory."""
+"""Long requests and responses, which are judged in steps, and the memory that they may take."""
 
+import gc
+import threading
+import tracemalloc
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from kio.static.primitive import i32
 
 from proxy.acl.model import Operation
+from proxy.brokers.broker_view import BrokerView
+from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.authorization import MAX_LOOKED_UP
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection, finishing
+from proxy.connection.inflight import MAX_KEPT_BYTES
+from proxy.connection.life import PauseReason
 from proxy.connection.long_work import MAX_AT_ONCE, MAX_VALUES
-from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
-from proxy.wire.apis import METADATA, PRODUCE
+from proxy.net.read_buffer import BUFFER_BYTES
+from proxy.scheduling.memory_budget import (
+    LONG_BYTES,
+    LONG_BYTES_UNAUTHENTICATED,
+    WAIT_SECONDS,
+    MemoryBudget,
+)
+from proxy.wire.apis import CREATE_ACLS, FIND_COORDINATOR, METADATA, PRODUCE
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.primitives import write_uvarint
+from sasl.jwks import KeyCache
 from tests.support.authorization import (
     DESCRIBE_GROUPS,
     LITTLE,
@@ -24,11 +39,21 @@ from tests.support.authorization import (
     Guarded,
     describe,
     described,
+    group,
     topic,
 )
-from tests.support.frames import request, response
+from tests.support.frames import (
+    authenticate,
+    bearer,
+    bearer_of_unknown_key,
+    handshake,
+    request,
+    response,
+)
 from tests.support.kio_messages import decode, encode, request_type, response_type
 from tests.support.kio_messages.entities import NOT_THROTTLED, item_type, make
+from tests.support.messages import fetch_body
+from tests.support.playbook import OAUTHBEARER, VERSIONS, Offer, Playbook, log_in, logged_in
 
 
 @pytest.mark.parametrize("groups", [LITTLE, MUCH], ids=["long", "in need of memory"])
@@ -294,3 +319,374 @@ class TestResponses:
         assert "broker" in one.play.paused
         one.play.call(lambda connection, now: connection.client_full(False, now))
         assert not one.play.paused
+
+
+# Memory reservations of connections: taken, waited for and released
+
+
+def test_the_second_of_a_principal_waits_for_the_first() -> None:
+    """A thousand connections of one attacker hold one request, not a thousand."""
+    memory = MemoryBudget()
+    first, *others = (Describer(memory) for _ in range(4))
+    frame = describe(1, more=MUCH)
+    first.play.client(frame[:-1])
+    for one in others:
+        one.play.client(frame)
+        assert one.play.paused == {"client"}
+        assert one.play.kept_bytes <= len(frame)
+        assert one.play.long_tasks == []
+    first.play.client(frame[-1:])
+    first.play.run_long_tasks()
+    for number, one in enumerate(others):
+        assert [len(each.play.long_tasks) for each in others[number:]] == [1, 0, 0][: 3 - number]
+        one.play.run_long_tasks()
+        assert one.play.to_broker == frame
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        finishing(CloseReason.CLIENT_CLOSED),
+        finishing(CloseReason.INTERNAL_ERROR),
+        finishing(CloseReason.KILLED),
+        Connection.broker_closed,
+    ],
+)
+@pytest.mark.parametrize("sent", [100, -1, None], ids=["its head", "most", "all"])
+def test_a_connection_that_ends_leaves_its_room(ends: Any, sent: int | None) -> None:
+    memory = MemoryBudget()
+    first, second = Describer(memory), Describer(memory)
+    frame = describe(1, more=MUCH)
+    first.play.client(frame[:sent])
+    second.play.client(frame)
+    first.play.call(ends)
+    second.play.run_long_tasks()
+    assert second.play.to_broker == frame
+
+
+def test_one_that_ends_while_it_waits_does_not_keep_others_waiting() -> None:
+    memory = MemoryBudget()
+    first, second, third = (Describer(memory) for _ in range(3))
+    frame = describe(1, more=MUCH)
+    for one in (first, second, third):
+        one.play.client(frame)
+    second.play.call(finishing(CloseReason.CLIENT_CLOSED))
+    first.play.run_long_tasks()
+    third.play.run_long_tasks()
+    assert third.play.to_broker == frame
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_a_connection_that_ends_keeps_nothing(steps: int) -> None:
+    """It is a cycle, and some collector finds it late: its megabytes must not wait for that."""
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        one = Describer()
+        before, _ = tracemalloc.get_traced_memory()
+        one.play.client(describe(1, more=MUCH))
+        for _ in range(steps):
+            next(one.play.long_tasks[0].steps)
+        assert tracemalloc.get_traced_memory()[0] - before > LONG_BYTES
+        one.play.call(finishing(CloseReason.CLIENT_CLOSED))
+        for thread in threading.enumerate():
+            if thread.name == "in-steps":
+                thread.join(60)
+        assert tracemalloc.get_traced_memory()[0] - before < LONG_BYTES // 4
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+def test_it_is_left_when_the_broker_has_taken_the_request() -> None:
+    """Until then the bytes lie in the proxy's memory."""
+    memory = MemoryBudget()
+    first, second = Describer(memory), Describer(memory)
+    first.play.broker_takes = False
+    frame = describe(1, more=MUCH)
+    first.play.client(frame)
+    second.play.client(frame)
+    first.play.run_long_tasks()
+    assert second.play.long_tasks == []
+    first.play.call(lambda connection, now: connection.broker_full(False, now))
+    assert len(second.play.long_tasks) == 1
+
+
+@pytest.mark.parametrize(
+    "reason", [PauseReason.THROTTLED, PauseReason.CLIENT_FULL, PauseReason.IN_FLIGHT]
+)
+def test_a_client_that_is_held_for_another_reason_does_not_keep_it(reason: int) -> None:
+    memory = MemoryBudget()
+    first, second = Describer(memory), Describer(memory)
+    frame = describe(1, more=MUCH)
+    first.play.client(frame)
+    second.play.client(frame)
+    first.play.call(lambda connection, _: connection.hold(reason))
+    first.play.run_long_tasks()
+    assert first.play.to_broker == frame
+    assert first.play.paused == {"client"}
+    assert len(second.play.long_tasks) == 1
+
+
+def test_who_is_held_when_there_is_room_asks_for_it_again() -> None:
+    memory = MemoryBudget()
+    first, second, third = Describer(memory), Describer(memory), Describer(memory)
+    frame = describe(1, more=MUCH)
+    for one in (first, second, third):
+        one.play.client(frame)
+    second.play.call(lambda connection, _: connection.hold(PauseReason.THROTTLED))
+    first.play.run_long_tasks()
+    third.play.run_long_tasks()
+    assert third.play.to_broker == frame, "it does not wait for who is held"
+    second.play.call(lambda connection, now: connection.release(PauseReason.THROTTLED, now))
+    second.play.run_long_tasks()
+    assert second.play.to_broker == frame
+
+
+def test_a_slow_client_is_closed_for_those_who_wait() -> None:
+    memory = MemoryBudget()
+    slow, second = Describer(memory), Describer(memory)
+    frame = describe(1, more=MUCH)
+    slow.play.client(frame[:-1])
+    slow.play.wait_for(slow.play.now + WAIT_SECONDS + 1)
+    assert not slow.play.connection.closed, "nobody waits"
+    second.play.client(frame)
+    slow.play.call(Connection.timer)
+    assert slow.play.take()[-2:] == ["closed idle", "close"]
+    second.play.run_long_tasks()
+    assert second.play.to_broker == frame
+
+
+def test_what_takes_long_to_be_judged_is_not_the_clients_fault() -> None:
+    memory = MemoryBudget()
+    first, second = Describer(memory), Describer(memory)
+    frame = describe(1, more=MUCH)
+    first.play.client(frame)
+    second.play.client(frame)
+    first.play.wait_for(first.play.now + WAIT_SECONDS + 1)
+    assert not first.play.connection.closed
+
+
+def test_other_requests_need_none() -> None:
+    memory = MemoryBudget()
+    holder, other = Describer(memory), Describer(memory)
+    holder.play.client(describe(1, more=MUCH)[:-1])
+    frames = describe(1, "mine"), describe(2, more=LITTLE)
+    other.play.client(*frames)
+    other.play.run_long_tasks()
+    assert other.play.to_broker == b"".join(frames)
+
+
+def test_what_the_proxy_answers_itself_needs_it_too() -> None:
+    memory = MemoryBudget()
+    holder, other = Describer(memory), Describer(memory)
+    holder.play.client(describe(1, more=MUCH)[:-1])
+    other.play.client(request(CREATE_ACLS, 3, 1, bytes(LONG_BYTES)))
+    assert other.play.paused == {"client"}
+    assert not any(line.startswith("consult") for line in other.play.take())
+    holder.play.call(finishing(CloseReason.CLIENT_CLOSED))
+    assert "consult CreateAcls" in other.play.take()
+    assert other.play.take() == []
+
+
+# Responses of a gateway with an address for each of the many things that a client asked for
+
+VERSION = 4
+"""The first one that asks for several keys (KIP-699)."""
+KIND = response_type(FIND_COORDINATOR, VERSION)
+
+
+def gateway() -> Playbook:
+    """A client behind a gateway, who has asked for coordinators twice."""
+    target = DiscoveredBroker(1, "broker", 9092, versions=VERSIONS)
+    view = BrokerView(target, lambda node_id, _, __: ("gate", 9100 + node_id))
+    play = logged_in(Playbook(offer=Offer(routes=view.routes, api_versions=view.api_versions)))
+    play.received.clear()
+    play.runs_long_tasks_at_once = False
+    play.client(*(request(FIND_COORDINATOR, VERSION, number, b"\0\1\0") for number in (1, 2)))
+    return play
+
+
+def coordinators(correlation_id: int, count: int) -> bytes:
+    entry = item_type(KIND, "coordinators")
+    found = tuple(
+        make(
+            entry,
+            key=f"group-{number}",
+            node_id=number % 3,
+            host="kafka",
+            port=9092,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+        )
+        for number in range(count)
+    )
+    body = make(KIND, throttle_time=NOT_THROTTLED, coordinators=found)
+    return response(correlation_id, b"\0" + encode(body))
+
+
+def addresses(frame: bytes) -> list[tuple[str, int]]:
+    body: Any = decode(KIND, frame, 5)
+    return [(one.host, one.port) for one in body.coordinators]
+
+
+def test_a_client_that_asks_for_thousands_of_coordinators_keeps_no_other_waiting() -> None:
+    """A request of megabytes has an answer of as many addresses, at some microseconds each."""
+    play, count = gateway(), 2_000
+    play.broker(coordinators(1, count), coordinators(2, 1))
+    assert play.received == []
+    play.run_long_tasks()
+    first, second = play.received
+    assert addresses(first) == [("gate", 9100 + number % 3) for number in range(count)]
+    assert addresses(second) == [("gate", 9100)]
+
+
+def test_a_few_are_rewritten_at_once() -> None:
+    play = gateway()
+    frames = coordinators(1, 10), coordinators(2, 1)
+    assert sum(map(len, frames)) < MAX_AT_ONCE
+    play.broker(*frames)
+    assert [len(addresses(frame)) for frame in play.received] == [10, 1]
+
+
+# What waits for other answers takes a bounded memory, however few requests it is for
+
+FETCH, DESCRIBE_CONFIGS = 1, 32
+ITEMS = 4_000
+MAX_OF_ONE = 1_048_576
+"""Bytes of a response, or of the state kept for it, in these tests."""
+
+
+def configs(correlation_id: int) -> bytes:
+    """Ask for the configuration of things that there are not: each is answered with a sentence."""
+    items = b"\x63\x01\0\0" * ITEMS
+    return request(
+        DESCRIBE_CONFIGS, 4, correlation_id, write_uvarint(ITEMS + 1) + items + b"\0\0\0"
+    )
+
+
+def test_own_answers_behind_a_slow_one() -> None:
+    one = Guarded(topic(Operation.READ, "mine"))
+    body = fetch_body(12, [("mine", [0])], session_id=i32(0), session_epoch=i32(-1))
+    one.play.client(request(FETCH, 12, 1, body))
+    assert one.play.to_broker
+    number = 2
+    while not one.play.paused:
+        one.play.client(configs(number))
+        number += 1
+        assert number < 50
+    assert MAX_KEPT_BYTES < one.play.kept_bytes < MAX_KEPT_BYTES + MAX_OF_ONE
+    one.play.client(configs(number))
+    assert one.play.kept_bytes < MAX_KEPT_BYTES + MAX_OF_ONE + BUFFER_BYTES
+    one.play.broker(response(1, b"\0" * 64))
+    assert [int.from_bytes(frame[:4]) for frame in one.play.received[-number:]] == [
+        *range(1, number + 1)
+    ]
+    assert (one.play.paused, one.play.kept_bytes) == (set(), 0)
+
+
+def test_what_is_denied_of_requests_that_the_broker_has_in_part() -> None:
+    one = Guarded(group(Operation.DESCRIBE, "mine"))
+    number = 1
+    while not one.play.paused:
+        one.play.client(describe(number, "mine", *["hidden"] * 500))
+        number += 1
+        assert number < 50
+    answered = 0
+    while one.play.paused:
+        answered += 1
+        one.play.broker(described(answered, "mine"))
+    assert number // 2 - 1 <= answered < number - 1, "read on when half of them are answered"
+
+
+# Memory bound of frames of unauthenticated clients, for any number of them
+
+SIZE = 100_000
+MOST = 3 * SIZE
+REFUSED = ["closed oversize_frame", "close"]
+
+
+def unauthenticated(memory: MemoryBudget, number: int = 0, **more: Any) -> Playbook:
+    """A client that has chosen its mechanism."""
+    play = Playbook(**more)
+    play.connection.connection_id = f"c{number}"
+    play.connection.rules = replace(play.rules, unauthenticated_memory=memory)
+    play.client(handshake(1, OAUTHBEARER))
+    play.take()
+    return play
+
+
+def long(message: bytes) -> bytes:
+    """The frame with a token, made long by the blanks in front of it."""
+    return authenticate(2, message.replace(b"Bearer ", b"Bearer" + b" " * SIZE))
+
+
+def test_a_thousand_unauthenticated_clients_hold_what_a_few_may() -> None:
+    memory = MemoryBudget(MOST)
+    plays = [unauthenticated(memory, number) for number in range(20)]
+    for play in plays:
+        play.client(long(bearer())[:-1])
+    assert sum(play.kept_bytes for play in plays) <= MOST
+    assert [play.take() for play in plays] == [[]] * 2 + [REFUSED] * 18
+
+
+def test_frames_as_most_clients_send_them_need_no_room() -> None:
+    memory = MemoryBudget(MOST)
+    assert memory.take("somebody", MOST)
+    play = unauthenticated(memory)
+    frame = authenticate(2, bearer())
+    assert len(frame) < LONG_BYTES_UNAUTHENTICATED
+    play.client(frame)
+    assert play.session.principal == "User:alice"
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        finishing(CloseReason.CLIENT_CLOSED),
+        finishing(CloseReason.INTERNAL_ERROR),
+        finishing(CloseReason.KILLED),
+    ],
+)
+def test_who_goes_leaves_room(ends: Any) -> None:
+    memory = MemoryBudget(SIZE)
+    first, second = unauthenticated(memory, 1), unauthenticated(memory, 2)
+    first.client(long(bearer())[:-1])
+    first.call(ends)
+    second.client(long(bearer()))
+    assert second.session.principal == "User:alice"
+
+
+def test_who_is_let_in_leaves_room() -> None:
+    memory = MemoryBudget(SIZE)
+    for number in range(3):
+        play = unauthenticated(memory, number)
+        play.client(long(bearer()))
+        assert play.session.principal == "User:alice"
+
+
+def test_who_waits_for_keys_still_has_it() -> None:
+    """Its token is kept until they are there."""
+    memory = MemoryBudget(SIZE)
+    first, second = unauthenticated(memory, 1, keys=KeyCache()), unauthenticated(memory, 2)
+    first.client(long(bearer_of_unknown_key()))
+    assert first.take() == ["seek keys"]
+    second.client(long(bearer()))
+    assert second.take() == REFUSED
+    first.call(lambda c, now: c.resume_login(now))
+    third = unauthenticated(memory, 3)
+    third.client(long(bearer()))
+    assert third.session.principal == "User:alice"
+
+
+def test_who_is_known_needs_none() -> None:
+    """A session must not end because unauthenticated clients send much."""
+    memory = MemoryBudget(MOST)
+    assert memory.take("somebody", MOST)
+    play = logged_in()
+    play.connection.rules = replace(play.rules, unauthenticated_memory=memory)
+    log_in(play, first_id=3)
+    play.now += 5
+    play.client(handshake(5, OAUTHBEARER), long(bearer()))
+    assert play.session.reauthentications == 2

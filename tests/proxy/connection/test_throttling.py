@@ -1,19 +1,38 @@
-"""One connection under quotas: when it is held, and which times it announces."""
+"""Quotas on a connection, as transcripts: delays, holds, changes, and listeners without SASL."""
+
+from typing import Any
 
 import pytest
 
 from proxy.acl.model import Operation
+from proxy.config import Quotas
+from proxy.connection.connection import Connection
+from proxy.quota.model import DEFAULT, QuotaEntity
+from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.wire.apis import (
     FETCH,
     METADATA,
     PRODUCE,
 )
+from proxy.worker.quota_service import QuotaService
+from sasl.identity import Identity
+from sasl.states import Enforcement
 from tests.support.authorization import Judge, topic
-from tests.support.frames import fetch, metadata, produce, request, response
+from tests.support.frames import fetch, handshake, metadata, produce, request, response
 from tests.support.kio_messages import encode, request_type, response_type
 from tests.support.messages import large
-from tests.support.playbook import Offer, Playbook, everything, logged_in
-from tests.support.quotas import CONSUMER, PLAIN, PRODUCER, RATE, Quoted, answer, fetched
+from tests.support.playbook import OAUTHBEARER, Offer, Playbook, everything, log_in, logged_in
+from tests.support.quotas import (
+    ALICE,
+    CONSUMER,
+    PLAIN,
+    PRODUCER,
+    RATE,
+    MemoryStore,
+    Quoted,
+    answer,
+    fetched,
+)
 
 FETCH_BODIES = {"short": 100, "long": 300_000}
 
@@ -240,3 +259,193 @@ def test_without_quotas_nothing_is_measured() -> None:
     play = logged_in(Playbook(offer=Offer(routes=everything().routes, api_versions=None)))
     assert play.connection.throttling is None
     assert not any(route.transform for route in everything(rewritten=PLAIN).routes.values())
+
+
+# A connection that is held for its quotas: what happens meanwhile, and when quotas change
+
+
+class TestWhileHeld:
+    def held(self, **more: Any) -> Quoted:
+        quoted = Quoted({PRODUCER: 1.0}, **more)
+        quoted.play.client(produce(3, records=b"r" * 10_000))
+        quoted.play.broker(answer(PRODUCE, 9, 3))
+        assert quoted.play.paused == {"client"}
+        quoted.play.take()
+        return quoted
+
+    def test_an_idle_client_is_closed(self) -> None:
+        play = self.held().play
+        assert play.wakes_at > play.now + 601
+        play.wait_for(play.connection.next_deadline())
+        assert play.take() == ["closed idle", "close"]
+
+    def test_a_drain_does_not_wait_for_it(self) -> None:
+        play = self.held().play
+        play.call(Connection.drain)
+        assert play.take() == ["closed drained", "close"]
+
+    def test_a_session_that_expired_is_killed_when_it_is_used(self) -> None:
+        quoted = Quoted({PRODUCER: RATE}, max_reauth_ms=1_000)
+        play = quoted.play
+        play.client(produce(3, records=b"r" * 12_000))
+        play.broker(answer(PRODUCE, 9, 3))
+        play.client(produce(4))
+        play.take()
+        play.wait_for(play.wakes_at)
+        assert play.take() == [
+            f"expired {Enforcement.ENFORCE} by Produce",
+            "closed expired",
+            "close",
+        ]
+
+    def test_a_session_that_expired_can_be_renewed_after_it(self) -> None:
+        quoted = Quoted({PRODUCER: RATE}, max_reauth_ms=1_000)
+        play = quoted.play
+        play.client(produce(3, records=b"r" * 12_000))
+        play.broker(answer(PRODUCE, 9, 3))
+        play.client(handshake(4, OAUTHBEARER))
+        play.take()
+        play.wait_for(play.wakes_at)
+        assert play.take() == ["to client: #4 handshake error 0"]
+
+    def test_other_holds_outlast_it(self) -> None:
+        quoted = Quoted({PRODUCER: RATE})
+        play = quoted.play
+        play.broker_takes = False
+        play.client(produce(3, records=b"r" * 12_000))
+        play.wait_for(play.wakes_at)
+        assert play.paused == {"client"}
+        play.broker_takes = True
+        play.call(lambda connection, now: connection.broker_full(False, now))
+        assert play.paused == set()
+
+    def test_a_broker_that_goes_takes_the_client_along(self) -> None:
+        play = self.held().play
+        play.call(Connection.broker_closed)
+        assert play.take() == ["closed broker_closed", "close"]
+
+
+class TestChanges:
+    def test_take_effect_on_an_open_connection(self) -> None:
+        quoted = Quoted({CONSUMER: 1.0})
+        play = quoted.play
+        play.client(produce(3, records=b"r" * 50_000))
+        assert play.paused == set()
+        quoted.store.alter_quotas({ALICE: {PRODUCER: RATE}})
+        quoted.tick()
+        play.client(produce(4, records=b"r" * 12_000))
+        assert play.paused == {"client"}
+
+    def test_the_first_quota_of_all_does_too(self) -> None:
+        quoted = Quoted({})
+        play = quoted.play
+        assert play.connection.throttling is None
+        quoted.store.alter_quotas({ALICE: {CONSUMER: RATE}})
+        quoted.tick()
+        play.client(fetch(3))
+        play.broker(fetched(3, 12_000))
+        assert play.paused == {"client"}
+
+    def test_a_quota_that_is_gone_holds_nobody_any_more(self) -> None:
+        quoted = Quoted({PRODUCER: RATE})
+        play = quoted.play
+        quoted.store.alter_quotas({ALICE: {PRODUCER: None}})
+        quoted.tick()
+        play.client(produce(3, records=b"r" * 50_000))
+        assert play.paused == set()
+
+    def test_they_find_a_connection_that_authenticates_anew(self) -> None:
+        quoted = Quoted({CONSUMER: 1.0})
+        play = quoted.play
+        play.now += 1
+        play.client(handshake(3, OAUTHBEARER))
+        quoted.store.alter_quotas({ALICE: {PRODUCER: RATE}})
+        quoted.tick()
+        log_in(play, first_id=3)
+        play.client(produce(9, records=b"r" * 12_000))
+        assert play.paused == {"client"}
+
+    def test_an_unauthenticated_client_has_no_quota(self) -> None:
+        service = Quoted({}).service
+        play = Playbook(quotas=service)
+        play.call(Connection.apply_quotas)
+        assert play.connection.throttling is None
+
+
+# A client that logs in nowhere falls under the quotas of the client id that its requests have
+
+APP, EVERY = QuotaEntity(client_id="app"), QuotaEntity(client_id=DEFAULT)
+
+
+def service(entity: QuotaEntity) -> QuotaService:
+    store = MemoryStore()
+    store.alter_quotas({entity: {PRODUCER: RATE}})
+    table = UsageTable(1, WindowConfig(), rows=64)
+    return QuotaService(Quotas.model_validate({"mode": "enforce"}), store, table, 0)
+
+
+def admitted(quotas: QuotaService) -> Playbook:
+    play = Playbook(quotas=quotas, offer=everything(rewritten=PLAIN, metered=True))
+    play.now = float(int(play.now))
+    play.call(lambda connection, now: connection.admit(Identity("User:ANONYMOUS"), now))
+    return play
+
+
+def versions(correlation_id: int, client_id: str) -> bytes:
+    return request(18, 0, correlation_id, client_id=client_id)
+
+
+@pytest.mark.parametrize("first", [b"", versions(1, "app")], ids=["forwarded", "answered"])
+def test_its_first_request_tells_it(first: bytes) -> None:
+    play = admitted(service(APP))
+    play.client(first, produce(3, records=b"r" * 12_000))
+    assert play.paused == {"client"}
+    assert play.connection.authentication.client_id == "app"
+
+
+def test_other_client_ids_are_not_throttled() -> None:
+    play = admitted(service(APP))
+    play.client(produce(3, records=b"r" * 12_000, client_id="other"))
+    assert play.paused == set()
+
+
+def test_each_client_id_has_a_default_of_its_own() -> None:
+    quotas = service(EVERY)
+    for name in ("one", "two", "three"):
+        play = admitted(quotas)
+        play.client(versions(1, name), produce(3, records=b"r" * 9_000, client_id=name))
+        assert play.paused == set()
+    again = admitted(quotas)
+    again.client(produce(3, records=b"r" * 9_000, client_id="one"))
+    assert again.paused == {"client"}
+
+
+def test_a_request_without_one_leaves_it_to_the_next() -> None:
+    play = admitted(service(APP))
+    nameless = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
+    play.client(nameless, produce(3, records=b"r" * 12_000))
+    assert play.paused == {"client"}
+
+
+def test_a_later_one_does_not_count() -> None:
+    play = admitted(service(APP))
+    play.client(versions(1, "app"), produce(3, records=b"r" * 12_000, client_id="other"))
+    assert play.paused == {"client"}
+
+
+@pytest.mark.parametrize("at", range(1, 18))
+def test_it_is_learnt_wherever_the_request_is_split(at: int) -> None:
+    play = admitted(service(APP))
+    frame = produce(3, records=b"r" * 12_000)
+    play.client(frame[:at])
+    play.client(frame[at:])
+    assert play.paused == {"client"}
+    assert bytes(play.to_broker) == frame
+
+
+def test_one_that_ends_behind_its_request_is_not_waited_for() -> None:
+    play = admitted(service(APP))
+    frame = bytes.fromhex("0000000c 0003 0000 00000001 7fff 6161")
+    play.client(frame)
+    assert play.connection.authentication.client_id is None
+    assert play.kept_bytes == 0 or play.connection.closed
