@@ -1,13 +1,18 @@
-"""Operations on the chart's sidecar on a cluster, with an application that keeps producing."""
+"""The sidecar, network policies and pod security."""
 
+import copy
 import logging
 import uuid
+from typing import Any
 
 import pytest
+import yaml
 
+from tests.support import deploy
+from tests.support.deploy import kustomized
 from tests.support.kubernetes import producing
 from tests.support.kubernetes.broker import Broker
-from tests.support.kubernetes.cluster import Cluster
+from tests.support.kubernetes.cluster import Cluster, Document
 from tests.support.kubernetes.producing import Producer
 from tests.support.kubernetes.release import (
     PREVIOUS,
@@ -21,6 +26,7 @@ from tests.support.kubernetes.release import (
 from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.cluster
+
 log = logging.getLogger(__name__)
 
 
@@ -135,3 +141,78 @@ def test_a_gateway_takes_the_place_of_a_sidecar(
     assert "the release front is a gateway, and the upgrade would delete deployment/front" in (
         refused.stderr
     )
+
+
+# The egress and transparent overlays on a cluster, as shipped
+
+
+def shipped(overlay: str, topic: str, issuer: Issuer) -> list[Document]:
+    """The overlay with the tests' application, keys and token."""
+    documents = copy.deepcopy(kustomized(overlay))
+    config = deploy.of_kind(documents, "ConfigMap")
+    config["data"] = producing.files_of(yaml.safe_load(config["data"]["proxy.yaml"]), issuer)
+    deploy.of_kind(documents, "Deployment")["spec"]["replicas"] = 1
+    pod = deploy.pod(documents)
+    pod["volumes"] += producing.volumes(config["metadata"]["name"])
+    pod["containers"] = [producing.container(topic, producing.BOOTSTRAPS[overlay])]
+    return documents
+
+
+def only_pod(cluster: Cluster, namespace: str) -> Any:
+    (pod,) = cluster.get("pods", "--namespace", namespace)["items"]
+    return pod
+
+
+@pytest.mark.parametrize("overlay", producing.BOOTSTRAPS)
+def test_an_application_that_is_deleted_delivers_its_last_messages(
+    cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, overlay: str
+) -> None:
+    """The sidecar ends after the application, so messages after SIGTERM are delivered."""
+    topic = f"orders-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic)
+    cluster.apply(*shipped(overlay, topic, issuer), namespace=namespace)
+    took = producing.wait_ready(cluster, "deployment/orders", namespace)
+    log.info("ready after %.1f s", took)
+    pod = only_pod(cluster, namespace)
+    statuses = {one["name"]: one for one in pod["status"]["initContainerStatuses"]}
+    sidecar = statuses["reauth-proxy"]
+    assert sidecar["ready"]
+    assert sidecar["restartCount"] == 0
+    name = pod["metadata"]["name"]
+    count = producing.end(cluster, broker, namespace, topic, name)
+    log.info("%d of %d messages", count, count)
+
+
+# Pod Security levels of the manifests, checked by the API server
+
+
+def warnings(cluster: Cluster, namespace: str, level: str, overlay: str) -> str:
+    """Warnings of the API server about the workload in a namespace with this level."""
+    label = f"pod-security.kubernetes.io/warn={level}"
+    cluster.kubectl("label", "namespace", namespace, label, "--overwrite")
+    documents = deploy.kustomized(overlay)
+    workloads = [one for one in documents if one["kind"] in {*deploy.WORKLOADS, "CronJob"}]
+    for workload in workloads:
+        workload["metadata"].pop("namespace", None)
+    options = ("--dry-run=server", "--filename=-", f"--namespace={namespace}")
+    done = cluster.try_kubectl("create", *options, stdin=yaml.safe_dump_all(workloads))
+    assert done.exit_status == 0, done.stderr
+    return done.stderr
+
+
+RESTRICTED = ("gateway", "ingress", "egress", "report")
+
+
+@pytest.mark.parametrize("overlay", RESTRICTED)
+def test_what_needs_no_capability_passes_restricted(
+    cluster: Cluster, namespace: str, overlay: str
+) -> None:
+    assert warnings(cluster, namespace, "restricted", overlay) == ""
+
+
+def test_redirection_needs_a_privileged_namespace(cluster: Cluster, namespace: str) -> None:
+    """Only because of NET_ADMIN in one init container."""
+    said = warnings(cluster, namespace, "baseline", "transparent")
+    assert 'container "reauth-redirect" must not include "NET_ADMIN"' in said
+    assert said.count("container ") == 1
+    assert warnings(cluster, namespace, "privileged", "transparent") == ""

@@ -1,4 +1,9 @@
+"""Claims of JSON Web Tokens, hostile ones, and explanations of rejected tokens."""
+
+import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -6,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sasl.json_web_token import AcceptedToken
 from sasl.jwt_claims import (
     MAX_LIFETIME_SECONDS,
     AcceptedClaims,
@@ -15,8 +21,22 @@ from sasl.jwt_claims import (
 )
 from sasl.learned import reader_of
 from sasl.mechanism import FailureReason
+from sasl.token_explanation import MAX_SHOWN, Finding, explain_token
+from sasl.untrusted import MAX_NESTING, fit_for_log, read_object
 from tests.support.frames import bearer
-from tests.support.sasl import NOW, SETTINGS, WALL, claims
+from tests.support.sasl import (
+    NOW,
+    SETTINGS,
+    WALL,
+    cache_of,
+    claims,
+    ec_key,
+    judged,
+    only,
+    rsa_key,
+    sign,
+    token,
+)
 
 EXPIRED = FailureReason.EXPIRED
 NOT_YET_VALID = FailureReason.NOT_YET_VALID
@@ -190,3 +210,167 @@ def test_the_subject_of_a_token_is_trimmed_as_by_kafka(subject: object, name: st
     reader = reader_of("OAUTHBEARER", "sub")
     reader.heard(bearer(sub=subject))
     assert reader.name == name
+
+
+# How deeply untrusted JSON may be nested
+
+
+def nested(depth: int, opening: str = "[", closing: str = "]", *, within: str = "") -> bytes:
+    return f'{{"a": {opening * (depth - 1)}{within}{closing * (depth - 1)}}}'.encode()
+
+
+@pytest.mark.parametrize("within", ["", r'"[[{{\"[[" , "\\", [], {}', "1, " * 10_000 + "2"])
+def test_nesting_is_limited(within: str) -> None:
+    innermost = 1 if "[]" in within else 0
+    assert read_object(nested(MAX_NESTING - innermost, within=within)) is not None
+    assert read_object(nested(MAX_NESTING - innermost + 1, within=within)) is None
+    assert read_object(nested(10_000, within=within)) is None
+
+
+def test_objects_are_counted_as_arrays_are() -> None:
+    assert read_object(nested(MAX_NESTING, '{"a": ', "}", within="1")) is not None
+    assert read_object(nested(MAX_NESTING + 1, '{"a": ', "}", within="1")) is None
+
+
+def test_brackets_in_strings_nest_nothing() -> None:
+    assert read_object(rb'{"a": "\"' + b"[{" * 10_000 + b'"}') is not None
+
+
+def test_width_is_not_limited() -> None:
+    assert read_object(b'{"a": [' + b'{"b": [1]}, ' * 10_000 + b"{}]}") is not None
+
+
+DEEP = """
+import threading
+from proxy.config.document import parse
+from proxy.errors import ConfigError
+from sasl.untrusted import read_object
+
+def read():
+    for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
+        assert read_object(b'{"a":' + opening * 10_000 + closing * 10_000 + b"}") is None
+        assert read_object(opening * 10_000) is None
+    try:
+        parse(b"[" * 10_000)
+    except ConfigError as error:
+        assert str(error) == "line 1: is nested too deeply", error
+        print("lives")
+
+threading.stack_size(128 * 1024)
+thread = threading.Thread(target=read)
+thread.start()
+thread.join()
+"""
+
+
+def test_the_process_lives_in_a_thread_with_a_small_stack() -> None:
+    """128 KiB is what threads have with musl; Python's decoder alone overran them before 3.14."""
+    done = subprocess.run(
+        [sys.executable, "-c", DEEP], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "lives\n", "")
+
+
+SECRET = "s3cret/with+signs"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("invalid_client: it's wrong", "invalid_client: it's wrong"),
+        ("one\r\ntwo\x1b[31m", "one\\r\\ntwo\\x1b[31m"),
+        ("left\u202eright", "left\\u202eright"),
+        ("\ud800", "\\ud800"),
+        ("y" * 10_000, "y" * 200 + "..."),
+    ],
+)
+def test_what_others_wrote_becomes_one_short_line(text: str, shown: str) -> None:
+    """Or a provider could write lines of our log, or paint the terminal that shows it."""
+    assert fit_for_log(text, [SECRET]) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"wrong secret {SECRET}",
+        f"wrong secret {SECRET.upper()}",
+        f"wrong secret {SECRET[:8]}...",
+        f"wrong secret ...{SECRET[-8:]}",
+    ],
+)
+def test_what_repeats_a_secret_is_withheld(text: str) -> None:
+    assert "not shown" in fit_for_log(text, ["another", SECRET])
+    assert SECRET[:8].lower() not in fit_for_log(text, [SECRET]).lower()
+
+
+def test_a_short_secret_is_withheld_as_a_whole() -> None:
+    assert "not shown" in fit_for_log("password pw is wrong", ["pw"])
+    assert fit_for_log("p w", ["pw"]) == "p w"
+
+
+#
+
+WITH_GROUPS = replace(SETTINGS, groups_claim_name="groups")
+
+
+def explained(text: str) -> dict[str, Finding]:
+    findings = explain_token(text, only(cache_of(rsa_key()), WITH_GROUPS), WALL, NOW)
+    return {one.part: one for one in findings}
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (token(), set()),
+        ("not.a.token", {"form"}),
+        ("x", {"form"}),
+        (sign(b'{"alg":"none"}', b"{}", rsa_key(), "RS256"), {"alg"}),
+        (token(key=ec_key()), {"kid"}),
+        (token()[:-8] + "AAAAAAAA", {"signature"}),
+        (token(b"[]"), {"claims"}),
+        (token(claims(exp=WALL - 90)), {"exp"}),
+        (token(claims(exp=None)), {"exp"}),
+        (token(claims(iat="now")), {"iat"}),
+        (token(claims(iat=WALL + 400)), {"exp"}),
+        (token(claims(nbf=WALL + 90)), {"nbf"}),
+        (token(claims(nbf=None)), set()),
+        (token(claims(iss="else")), {"iss"}),
+        (token(claims(aud=["a", "b"])), {"aud"}),
+        (token(claims(aud=None, sub=" ")), {"aud", "sub"}),
+        (token(claims(sub="x" * 4_091)), set()),
+        (token(claims(sub="x" * 4_092)), {"sub"}),
+        (token(claims(scope="  ")), {"scope"}),
+        (token(claims(scope=["a", "a"], exp=10**18)), {"scope"}),
+        (token(claims(scope="s" * 20_000)), set()),
+        (token(claims(groups=["a", "b"])), set()),
+        (token(claims(groups=["a", "*"])), {"groups"}),
+        (token(claims(groups=[f"{number:0250}" for number in range(65)])), {"groups"}),
+        (token(claims(_claim_names={"groups": "src1"})), {"groups"}),
+    ],
+)
+def test_what_is_wrong_is_named_if_and_only_if_it_is_refused(text: str, parts: set[str]) -> None:
+    found = explained(text)
+    assert {name for name, one in found.items() if one.problem is not None} == parts
+    accepted = judged(text, only(cache_of(rsa_key()), WITH_GROUPS))
+    assert isinstance(accepted, AcceptedToken) is (not parts)
+
+
+def test_each_claim_is_shown_with_what_is_expected() -> None:
+    found = explained(token(claims(aud="else", iss="x" * 1_000, exp=WALL - 90)))
+    assert found["aud"] == Finding("aud", "else", "expected is kafka or kafka-dev")
+    assert found["iss"].found == "x" * MAX_SHOWN + "…"
+    assert found["exp"] == Finding("exp", "2023-11-14 22:11:50 UTC", "has passed 90 s ago")
+    assert found["sub"] == Finding("sub", "alice", None)
+    assert found["groups"] == Finding("groups", "missing", None)
+    found = explained(token(claims(groups=["b", "a"])))
+    assert found["groups"] == Finding("groups", "Group:a, Group:b", None)
+
+
+@pytest.mark.parametrize("value", [None, 7, "x", [], ["a", 7], {}, 10**400, True, "\ud800"])
+@pytest.mark.parametrize("name", ["iss", "aud", "sub", "exp", "iat", "nbf", "scope", "groups"])
+def test_any_claim_is_explained(name: str, value: Any) -> None:
+    """The token's author chose it: no content raises, and the two agree."""
+    text = token(json.dumps(claims() | {name: value}).encode())
+    wrong = [one for one in explained(text).values() if one.problem is not None]
+    accepted = judged(text, only(cache_of(rsa_key()), WITH_GROUPS))
+    assert isinstance(accepted, AcceptedToken) is (not wrong)

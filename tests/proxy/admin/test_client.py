@@ -1,25 +1,36 @@
-"""The client against a broker that speaks the bytes that kio writes."""
+"""The admin client: requests, and logins and their renewals, with and without TLS."""
 
 import asyncio
 import socket
-from contextlib import closing
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 
 from proxy.acl.model import AclFilter, PatternType
 from proxy.admin import (
     AdminClient,
+    AuthenticationFailed,
     AuthorizationFailed,
     BrokerUnavailable,
     InvalidRequest,
+    Login,
+    OAuthBearer,
+    Scram,
     UnsupportedVersion,
 )
 from proxy.admin.client import parse_servers
 from proxy.errors import ConfigError
 from proxy.wire.error_codes import ErrorCode
+from sasl.credentials import ScramMechanism
+from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.support.acls import MemoryAclStore, acl
-from tests.support.fake_broker import CREATE, DELETE, DESCRIBE, Peer, against
+from tests.support.certificates import HOUR, Authority
+from tests.support.fake_broker import ALICE, CREATE, DELETE, DESCRIBE, Peer, against
 from tests.support.processes import PATIENCE_SECONDS, turns
+from tests.support.tls import AUTHORITY, OURS, client_context, server_context
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -213,3 +224,245 @@ def test_servers(text: str | list[str], expected: object) -> None:
 def test_servers_that_are_none(text: str | list[str]) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         parse_servers(text)
+
+
+# The client logs in, and again before its session ends (KIP-368)
+
+
+@pytest.mark.parametrize("mechanism", ScramMechanism)
+@pytest.mark.parametrize("version", range(3))
+async def test_scram(mechanism: ScramMechanism, version: int) -> None:
+    peer = Peer(passwords={"alice": "alice-secret"})
+    peer.versions[SASL_AUTHENTICATE] = (0, version)
+    login = Scram(username="alice", password="alice-secret", mechanism=mechanism)
+    async with against(peer, login=login) as client:
+        assert (await client.describe_acls()).values() == ()
+    assert (SASL_AUTHENTICATE, version) in peer.requests
+
+
+@pytest.mark.parametrize(
+    ("login", "reported"),
+    [
+        (Scram(username="alice", password="wrong"), "SASL_AUTHENTICATION_FAILED"),
+        (None, "closed the connection instead of answering; does it want a login?"),
+    ],
+    ids=["a wrong password", "none"],
+)
+async def test_a_login_that_is_refused(login: Login | None, reported: str) -> None:
+    async with against(Peer(passwords={"alice": "alice-secret"}), login=login) as client:
+        with pytest.raises((AuthenticationFailed, BrokerUnavailable)) as caught:
+            await client.describe_acls()
+        assert "wrong" not in str(caught.value)
+        assert reported in str(caught.value)
+
+
+async def test_a_broker_that_does_not_know_the_password_is_not_believed() -> None:
+    """It took our proof unseen: it may be anybody."""
+    peer = Peer(passwords={}, lying=True)
+    async with against(peer, login=ALICE) as client:
+        with pytest.raises(AuthenticationFailed, match="signature"):
+            await client.describe_acls()
+    assert peer.seen(DESCRIBE) == 0
+
+
+async def test_a_mechanism_that_is_not_offered() -> None:
+    peer = Peer(passwords={}, handshake_errors=[ErrorCode.UNSUPPORTED_SASL_MECHANISM])
+    async with against(peer, login=ALICE) as client:
+        with pytest.raises(AuthenticationFailed, match="UNSUPPORTED_SASL_MECHANISM"):
+            await client.describe_acls()
+
+
+async def test_tokens(tmp_path: Path) -> None:
+    """Given, from a file, from a callable."""
+    file = tmp_path / "token"
+    file.write_text("good\n")
+    for token in ("good", file, lambda: "good"):
+        peer = Peer(passwords={}, tokens={"good"})
+        async with against(peer, login=OAuthBearer(token=token)) as client:
+            assert (await client.describe_acls()).values() == ()
+
+
+async def test_a_refused_token() -> None:
+    """The reason comes first, the error when it was acknowledged (RFC 7628)."""
+    peer = Peer(passwords={}, tokens={"good"})
+    async with against(peer, login=OAuthBearer(token="bad-token")) as client:
+        with pytest.raises(AuthenticationFailed) as caught:
+            await client.describe_acls()
+        assert "bad-token" not in str(caught.value)
+    assert peer.seen(SASL_AUTHENTICATE) == 2
+
+
+def test_secrets_are_masked() -> None:
+    assert "secret" not in repr(Scram(username="alice", password="secret"))
+    assert "secret" not in repr(OAuthBearer(token="secret"))
+
+
+# ---------------------------------------------------------------------- sessions
+
+
+async def test_a_session_is_renewed_on_its_connection() -> None:
+    """KIP-368: the fresh token is used, and nothing is asked on the session that ends."""
+    tokens = iter(["first", "second", "third"])
+    peer = Peer(passwords={}, tokens={"first", "second", "third"}, lifetime_ms=1)
+    async with against(peer, login=OAuthBearer(token=lambda: next(tokens))) as client:
+        for _ in range(3):
+            await client.describe_acls()
+            await asyncio.sleep(0.002)
+    assert peer.connections == 1
+    keys = [key for key, _ in peer.requests if key != 18]
+    assert keys == [SASL_HANDSHAKE, SASL_AUTHENTICATE, DESCRIBE] * 3
+
+
+async def test_a_long_session_is_not_renewed() -> None:
+    peer = Peer(passwords={"alice": "alice-secret"}, lifetime_ms=3_600_000)
+    async with against(peer, login=ALICE) as client:
+        await client.describe_acls()
+        await client.describe_acls()
+    assert peer.seen(SASL_HANDSHAKE) == 1
+
+
+async def test_a_session_that_may_not_be_renewed_yet_is_replaced() -> None:
+    """Two authentications must lie a second apart; a session may be shorter."""
+    peer = Peer(passwords={}, tokens={"good"}, lifetime_ms=1)
+    async with against(peer, login=OAuthBearer(token="good")) as client:
+        await client.describe_acls()
+        peer.handshake_errors.append(ErrorCode.ILLEGAL_SASL_STATE)
+        await asyncio.sleep(0.002)
+        await client.describe_acls()
+    assert peer.connections == 2
+
+
+async def test_a_failed_renewal_is_told_and_the_connection_given_up() -> None:
+    peer = Peer(passwords={}, tokens={"good"}, lifetime_ms=1)
+    async with against(peer, login=OAuthBearer(token="good")) as client:
+        await client.describe_acls()
+        peer.tokens.clear()
+        await asyncio.sleep(0.002)
+        with pytest.raises(AuthenticationFailed):
+            await client.describe_acls()
+        peer.tokens.add("good")
+        await client.describe_acls()
+    assert peer.connections == 2
+
+
+# The client over TLS, and its errors if only one side uses TLS
+
+TRUSTING = client_context(AUTHORITY)
+
+
+async def described(client: AdminClient) -> None:
+    assert (await client.describe_acls()).values() == ()
+
+
+def failing(*problems: str) -> Callable[[AdminClient], Awaitable[None]]:
+    """In one line, with the broker's address in front."""
+
+    async def work(client: AdminClient) -> None:
+        with pytest.raises(BrokerUnavailable) as caught:
+            await client.describe_acls()
+        address, _, said = str(caught.value).partition(": ")
+        assert address.startswith("127.0.0.1:")
+        assert any(said.startswith(problem) for problem in problems), said
+        assert "\n" not in said
+
+    return work
+
+
+async def test_a_login_and_its_renewal_over_tls() -> None:
+    peer = Peer(passwords={"alice": "alice-secret"}, tls=server_context(OURS), lifetime_ms=1)
+    async with against(peer, login=ALICE, tls=TRUSTING) as client:
+        for _ in range(2):
+            await described(client)
+    assert peer.seen(29) == 2
+
+
+async def test_a_certificate_of_ours_is_shown() -> None:
+    peer = Peer(tls=server_context(OURS, clients_of=AUTHORITY))
+    shown = client_context(AUTHORITY, shown=AUTHORITY.issue("admin"))
+    async with against(peer, tls=shown) as client:
+        await described(client)
+
+
+@pytest.mark.parametrize(
+    ("server", "ours", "problem"),
+    [
+        (OURS, client_context(Authority("other")), "its certificate is refused: unable to get"),
+        (
+            AUTHORITY.issue(hosts=("elsewhere",)),
+            TRUSTING,
+            "its certificate is refused: IP address mismatch",
+        ),
+        (
+            AUTHORITY.issue(begins=-2 * HOUR, ends=-HOUR),
+            TRUSTING,
+            "its certificate is refused: certificate has expired",
+        ),
+    ],
+    ids=["untrusted", "wrong host", "expired"],
+)
+async def test_a_certificate_that_is_not_good(
+    server: object, ours: ssl.SSLContext, problem: str
+) -> None:
+    async with against(Peer(tls=server_context(server)), tls=ours) as client:  # type: ignore[arg-type]
+        await failing(problem)(client)
+
+
+async def test_tls_where_there_is_none() -> None:
+    """The bytes that it reads as a frame's size are too large."""
+    problem = "it closes the connection in the TLS handshake; does it speak TLS?"
+    async with against(Peer(), tls=TRUSTING) as client:
+        await failing(problem)(client)
+
+
+async def test_a_handshake_that_does_not_end() -> None:
+    """The time for a request bounds it, too."""
+    gate: list[asyncio.StreamWriter] = []
+    async with asyncio.timeout(2 * PATIENCE_SECONDS):
+        server = await asyncio.start_server(lambda _, writer: gate.append(writer), "127.0.0.1")
+        port = server.sockets[0].getsockname()[1]
+        client = AdminClient(f"127.0.0.1:{port}", ssl_context=TRUSTING, request_timeout_s=0.1)
+        await failing("no answer within 0.1 s")(client)
+        for writer in gate:
+            writer.transport.abort()
+        server.close()
+
+
+async def test_none_where_there_is_tls() -> None:
+    problem = "closed the connection instead of answering; does it speak TLS?"
+    async with against(Peer(tls=server_context(OURS))) as client:
+        await failing(problem)(client)
+
+
+@pytest.mark.parametrize(
+    ("first", "tls", "problem"),
+    [
+        (
+            "15030300020246",  # the alert of a server that reads no record (RFC 8446 section 6)
+            None,
+            "it answers in TLS: set security.protocol to SSL or SASL_SSL",
+        ),
+        ("485454502f312e31", None, "the response claims 1213486160 bytes"),
+        ("485454502f312e31", TRUSTING, "it does not speak TLS"),
+        ("15030300020228", TRUSTING, "the other side refuses the handshake"),
+        ("15030300020246", TRUSTING, "no version of TLS in common"),
+    ],
+)
+async def test_an_answer_that_is_not_kafkas(
+    first: str, tls: ssl.SSLContext | None, problem: str
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65_536)
+        writer.write(bytes.fromhex(first))
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        served.set()
+
+    served = asyncio.Event()
+    async with asyncio.timeout(2 * PATIENCE_SECONDS):
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with AdminClient(f"127.0.0.1:{port}", ssl_context=tls) as client:
+            await failing(problem)(client)
+        await served.wait()
+        server.close()

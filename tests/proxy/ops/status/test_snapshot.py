@@ -1,12 +1,25 @@
+"""The status as data: snapshots, recent sessions and incidents."""
+
 import json
 
 import pytest
 
+from metrics import registry
+from metrics.snapshot import Snapshot
 from proxy.ops.status import snapshot
-from proxy.ops.status.recent import IncidentCounts
+from proxy.ops.status.page import render
+from proxy.ops.status.recent import (
+    MAX_PER_KIND,
+    MAX_PRINCIPALS,
+    CounterHistory,
+    Incident,
+    IncidentCounts,
+    Incidents,
+)
 from proxy.ops.status.service import document
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
-from proxy.ops.status.snapshot import Overview, PrincipalSummary, WorkerFacts
+from proxy.ops.status.snapshot import About, Overview, PrincipalSummary, WorkerFacts
+from proxy.ops.status.text import rate
 from tests.support.status import ABOUT, NOW_MS, busy, incident, listener, overview, recent, session
 
 
@@ -150,3 +163,126 @@ def test_the_document_is_cut_and_says_so() -> None:
     assert answer["counts"]["sessions"] == 500
     assert answer["principals"][0]["troubles"]["denied"] == {"times": 42, "last_ms": NOW_MS - 5_000}
     assert json.loads(json.dumps(answer)) == answer
+
+
+# Rates of the last ten minutes: of one worker, and of all
+
+
+def counted(requests: int, kills: int = 0) -> Snapshot:
+    """Of two listeners."""
+    found = Snapshot()
+    found.count(registry.REQUESTS, requests, "a", "Produce")
+    found.count(registry.REQUESTS, requests, "b", "Fetch")
+    found.count(registry.EXPIRED_CONNECTIONS_KILLED, kills, "a", "SCRAM-SHA-256")
+    return found
+
+
+def test_what_was_counted_since_a_start() -> None:
+    history = CounterHistory(1_000.0)
+    since = history.since(counted(30, kills=2), 1_090.0)
+    assert since.seconds == 90.0
+    assert (since.counts["requests"], since.counts["kills"]) == (60, 2)
+    assert since.counts["logins"] == 0
+
+
+def test_what_is_older_than_ten_minutes_is_forgotten() -> None:
+    history = CounterHistory(0.0)
+    for minute in range(1, 31):
+        history.remember(counted(100 * minute), 60.0 * minute)
+    since = history.since(counted(3_050), 1_830.0)
+    assert since.seconds == 630.0
+    assert since.counts["requests"] == 2 * (3_050 - 2_000)
+
+
+def test_workers_are_added_up() -> None:
+    """Also where one has just been started, or does not answer."""
+    seen = overview(
+        worker0=WorkerFacts(recent=recent(600.0, requests=6_000, kills=6)),
+        worker1=WorkerFacts(recent=recent(60.0, requests=300)),
+        worker2=WorkerFacts(reasons=["no answer"]),
+    )
+    rates = snapshot.rates(seen)
+    assert rates.seconds == 600.0
+    assert rates.per_second["requests"] == 15.0
+    assert rates.per_second["kills"] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("per_second", "shown"),
+    [(0, "0 /s"), (0.01, "0.6 /min"), (0.5, "30 /min"), (1.55, "1.6 /s"), (12_345.6, "12,346 /s")],
+)
+def test_rates_are_shown_by_second_or_minute(per_second: float, shown: str) -> None:
+    assert rate(per_second) == shown
+
+
+def test_runbooks_and_report_are_links_where_they_have_an_address() -> None:
+    where = About(
+        version="1",
+        build="interpreted",
+        host="h",
+        runbooks_url="https://docs.test/runbooks/",
+        report_url='https://docs.test/?a=1&b="',
+    )
+    linked = render(overview(), EVERY_SESSION, where)
+    assert '<a href="https://docs.test/runbooks/">runbooks</a>' in linked
+    assert '<a href="https://docs.test/?a=1&amp;b=&quot;">' in linked
+    named = render(overview(), EVERY_SESSION, ABOUT)
+    assert "runbooks: docs/runbooks.md" in named
+    assert "docs.test" not in named
+
+
+# The memory of incidents, which no client can fill
+
+USUAL = Incident(
+    kind="failed",
+    what="expired",
+    listener="clients",
+    principal="User:alice",
+    client_id=None,
+    client_host="10.0.0.7",
+    mechanism="OAUTHBEARER",
+    times=1,
+    first_ms=1_000,
+    last_ms=1_000,
+)
+
+
+def at(now_ms: int, incident: Incident = USUAL) -> Incident:
+    return incident._replace(first_ms=now_ms, last_ms=now_ms)
+
+
+def test_who_met_with_it_is_counted() -> None:
+    incidents = Incidents()
+    incidents.note(USUAL._replace(kind="denied", times=3))
+    assert incidents.of_principals() == {"User:alice": {"denied": IncidentCounts(3, 1_000)}}
+
+
+def test_what_repeats_is_counted() -> None:
+    incidents = Incidents()
+    for now_ms in (1_000, 2_000, 3_000):
+        incidents.note(at(now_ms))
+    incidents.note(at(2_500)._replace(client_host="10.0.0.8"))
+    first, second = incidents.recent()
+    assert (first.times, first.first_ms, first.last_ms) == (3, 1_000, 3_000)
+    assert (second.times, second.client_host) == (1, "10.0.0.8")
+
+
+def test_a_flood_pushes_out_only_its_kind() -> None:
+    """An unauthenticated client invents a client id for each failed login."""
+    incidents = Incidents()
+    incidents.note(USUAL._replace(kind="expired-killed", what="Produce"))
+    for number in range(5 * MAX_PER_KIND):
+        incidents.note(at(2_000 + number)._replace(principal=None, client_id=f"x{number}"))
+    recent = incidents.recent()
+    assert len(recent) == MAX_PER_KIND + 1
+    assert recent[0].client_id == f"x{5 * MAX_PER_KIND - 1}"
+    assert recent[-1].kind == "expired-killed"
+
+
+def test_many_principals_are_forgotten_oldest_first() -> None:
+    incidents = Incidents()
+    for number in range(MAX_PRINCIPALS + 1):
+        incidents.note(USUAL._replace(principal=f"User:{number}"))
+    known = incidents.of_principals()
+    assert len(known) == MAX_PRINCIPALS
+    assert "User:0" not in known
