@@ -1,14 +1,16 @@
 """Declaration of a metric: type, labels, and the rule that merges several workers' values."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
 from enum import StrEnum
+from functools import partial
 
 PREFIX = "kafka_reauth_proxy_"
 
 OTHER = "other"
 """Value of all labels beyond `max_label_sets`."""
 
-DEFAULT_MAX_LABEL_SETS = 200
+_UNITS = ("seconds", "bytes")
 
 
 class MetricType(StrEnum):
@@ -29,93 +31,36 @@ class Merge(StrEnum):
     MIN = "min"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KipMetric:
-    """Metric of a KIP, and the query for its value."""
-
-    name: str
-    query: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Metric:
     """Declaration of a metric."""
 
-    name: str
-    """Name as scraped, with `_total` for counters."""
     type: MetricType
+    name: str = field(init=False)
+    """Name as scraped, with `_total` for counters."""
+    short_name: InitVar[str]
+    """The name without `PREFIX`."""
     help: str
     """Text for `# HELP`: what is counted, and what is not."""
     labels: tuple[str, ...] = ()
-    unit: str = ""
-    """Base unit of the values; empty for plain numbers."""
     merge: Merge = Merge.SUM
     buckets: tuple[float, ...] = ()
     """Upper bounds of a histogram's buckets, ascending, without +Inf; empty for other types."""
-    kip: tuple[KipMetric, ...] = ()
-    """Metrics of a KIP that correspond to this one."""
-    max_label_sets: int = DEFAULT_MAX_LABEL_SETS
+    kip: Mapping[str, str] = field(default_factory=dict)
+    """Metrics of a KIP that correspond to this one, with their queries; `{0}` is its name."""
+    max_label_sets: int = 200
     """Maximum number of label sets in each worker; the further ones are counted as `other`."""
 
+    def __post_init__(self, short_name: str) -> None:
+        object.__setattr__(self, "name", f"{PREFIX}{short_name}")
 
-def counter(
-    name: str,
-    help: str,  # noqa: A002 - Prometheus' word
-    labels: tuple[str, ...],
-    *,
-    unit: str = "",
-    kip: str = "",
-    max_label_sets: int = DEFAULT_MAX_LABEL_SETS,
-) -> Metric:
-    """Declare a counter; `kip` is the metric that KIP-368 has as `-rate` and `-total`."""
-    full = f"{PREFIX}{name}"
-    rate = KipMetric(name=f"{kip}-rate", query=f"sum(rate({full}[1m]))")
-    total = KipMetric(name=f"{kip}-total", query=f"sum({full})")
-    return Metric(
-        name=full,
-        type=MetricType.COUNTER,
-        help=help,
-        labels=labels,
-        unit=unit,
-        kip=(rate, total) if kip else (),
-        max_label_sets=max_label_sets,
-    )
+    @property
+    def unit(self) -> str:
+        """Base unit of the values, which ends the name; empty for plain numbers."""
+        *_, last = self.name.removesuffix("_total").split("_")
+        return last if last in _UNITS else ""
 
 
-def gauge(
-    name: str,
-    help: str,  # noqa: A002
-    labels: tuple[str, ...] = (),
-    *,
-    unit: str = "",
-    merge: Merge = Merge.SUM,
-) -> Metric:
-    """Declare a gauge; `merge` is the rule for the values of several workers."""
-    return Metric(
-        name=f"{PREFIX}{name}",
-        type=MetricType.GAUGE,
-        help=help,
-        labels=labels,
-        unit=unit,
-        merge=merge,
-    )
-
-
-def histogram(
-    name: str,
-    help: str,  # noqa: A002
-    labels: tuple[str, ...] = (),
-    *,
-    buckets: tuple[float, ...],
-    max_label_sets: int = DEFAULT_MAX_LABEL_SETS,
-) -> Metric:
-    """Declare a histogram of seconds; `buckets` are the upper bounds."""
-    return Metric(
-        name=f"{PREFIX}{name}",
-        type=MetricType.HISTOGRAM,
-        help=help,
-        labels=labels,
-        unit="seconds",
-        buckets=buckets,
-        max_label_sets=max_label_sets,
-    )
+counter = partial(Metric, MetricType.COUNTER)
+gauge = partial(Metric, MetricType.GAUGE)
+histogram = partial(Metric, MetricType.HISTOGRAM)

@@ -11,16 +11,9 @@ Rules of the table:
 A metric that is not declared here cannot be used, and all of them appear in docs/metrics.md.
 """
 
-from metrics.metric import (
-    PREFIX,
-    KipMetric,
-    Merge,
-    Metric,
-    MetricType,
-    counter,
-    gauge,
-    histogram,
-)
+from collections.abc import Mapping
+
+from metrics.metric import Merge, Metric, MetricType, counter, gauge, histogram
 
 LISTENER = ("listener",)
 ISSUER = ("listener", "issuer")
@@ -34,38 +27,44 @@ LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 LIFETIME_BUCKETS = (0.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14400.0, 43200.0, 86400.0)
 """Bounds of the remaining lifetime in seconds; that of sessions past their end is 0 or less."""
 
+
+def _rate_and_total(metric: str) -> Mapping[str, str]:
+    """Return the queries for the `-rate` and `-total` that KIP-368 has of a metric."""
+    return {f"{metric}-rate": "sum(rate({0}[1m]))", f"{metric}-total": "sum({0})"}
+
+
 SUCCESSFUL_AUTHENTICATION = counter(
     "successful_authentication_total",
     "First authentications of a connection that succeeded; re-authentications are not counted.",
     SESSION_LABELS,
-    kip="successful-authentication",
+    kip=_rate_and_total("successful-authentication"),
 )
 FAILED_AUTHENTICATION = counter(
     "failed_authentication_total",
     "First authentications of a connection that failed; neither re-authentications nor connections"
     " that were closed before their SaslHandshake are counted.",
     SESSION_LABELS,
-    kip="failed-authentication",
+    kip=_rate_and_total("failed-authentication"),
 )
 SUCCESSFUL_REAUTHENTICATION = counter(
     "successful_reauthentication_total",
     "Re-authentications that succeeded.",
     SESSION_LABELS,
-    kip="successful-reauthentication",
+    kip=_rate_and_total("successful-reauthentication"),
 )
 FAILED_REAUTHENTICATION = counter(
     "failed_reauthentication_total",
     "Re-authentications that failed, each of which closed its connection; a SaslHandshake that was"
     " refused because it came too early is not counted.",
     SESSION_LABELS,
-    kip="failed-reauthentication",
+    kip=_rate_and_total("failed-reauthentication"),
 )
 SUCCESSFUL_AUTHENTICATION_NO_REAUTH = counter(
     "successful_authentication_no_reauth_total",
     "The part of successful_authentication_total that used SaslAuthenticate v0 or raw tokens:"
     " clients to which no session lifetime can be announced.",
     SESSION_LABELS,
-    kip="successful-authentication-no-reauth",
+    kip=_rate_and_total("successful-authentication-no-reauth"),
 )
 OPAQUE_AUTHENTICATION = counter(
     "opaque_authentication_total",
@@ -74,25 +73,17 @@ OPAQUE_AUTHENTICATION = counter(
     " that a rule maps to a user are not counted.",
     SESSION_LABELS,
 )
-_LATENCY = f"{PREFIX}reauthentication_latency_seconds"
-REAUTHENTICATION_LATENCY = Metric(
-    name=_LATENCY,
-    type=MetricType.HISTOGRAM,
-    help="From the arrival of a re-authentication's SaslHandshake to its success; first and failed"
+REAUTHENTICATION_LATENCY = histogram(
+    "reauthentication_latency_seconds",
+    "From the arrival of a re-authentication's SaslHandshake to its success; first and failed"
     " authentications are not counted.",
-    labels=SESSION_LABELS,
-    unit="seconds",
+    SESSION_LABELS,
     buckets=LATENCY_BUCKETS,
-    kip=(
-        KipMetric(
-            name="reauthentication-latency-avg",
-            query=f"1000 * sum(rate({_LATENCY}_sum[5m])) / sum(rate({_LATENCY}_count[5m]))",
-        ),
-        KipMetric(
-            name="reauthentication-latency-max",
-            query=f"1000 * histogram_quantile(1, sum by (le) (rate({_LATENCY}_bucket[5m])))",
-        ),
-    ),
+    kip={
+        "reauthentication-latency-avg": "1000 * sum(rate({0}_sum[5m])) / sum(rate({0}_count[5m]))",
+        "reauthentication-latency-max": "1000 * histogram_quantile(1,"
+        " sum by (le) (rate({0}_bucket[5m])))",
+    },
 )
 AUTHENTICATION_LATENCY = histogram(
     "authentication_latency_seconds",
@@ -101,18 +92,12 @@ AUTHENTICATION_LATENCY = histogram(
     SESSION_LABELS,
     buckets=LATENCY_BUCKETS,
 )
-EXPIRED_CONNECTIONS_KILLED = Metric(
-    name=f"{PREFIX}expired_connections_killed_total",
-    type=MetricType.COUNTER,
-    help="Connections closed because they were used past the end of their session (`enforce`), or"
+EXPIRED_CONNECTIONS_KILLED = counter(
+    "expired_connections_killed_total",
+    "Connections closed because they were used past the end of their session (`enforce`), or"
     " of their token; idle ones stay open and are not counted.",
-    labels=SESSION_LABELS,
-    kip=(
-        KipMetric(
-            name="ExpiredConnectionsKilledCount",
-            query=f"sum({PREFIX}expired_connections_killed_total)",
-        ),
-    ),
+    SESSION_LABELS,
+    kip={"ExpiredConnectionsKilledCount": "sum({0})"},
 )
 EXPIRED_CONNECTIONS_WOULD_BE_KILLED = counter(
     "expired_connections_would_be_killed_total",
@@ -140,12 +125,11 @@ AUTHENTICATION_FAILURES = counter(
     max_label_sets=500,
 )
 SESSION_LIFETIME_LEFT = Metric(
-    name=f"{PREFIX}session_lifetime_left_seconds",
-    type=MetricType.GAUGE_HISTOGRAM,
-    help="Remaining lifetime of the sessions that are open now; le=0 counts those past their end."
+    MetricType.GAUGE_HISTOGRAM,
+    "session_lifetime_left_seconds",
+    "Remaining lifetime of the sessions that are open now; le=0 counts those past their end."
     " Sessions without an expiry are not counted.",
-    labels=SESSION_LABELS,
-    unit="seconds",
+    SESSION_LABELS,
     buckets=LIFETIME_BUCKETS,
 )
 
@@ -176,14 +160,12 @@ REQUEST_BYTES = counter(
     "request_bytes_total",
     "Bytes of those requests, with their length prefix.",
     ("listener", "api"),
-    unit="bytes",
     max_label_sets=2000,
 )
 RESPONSE_BYTES = counter(
     "response_bytes_total",
     "Bytes of the responses to those requests, with their length prefix.",
     ("listener", "api"),
-    unit="bytes",
     max_label_sets=2000,
 )
 UPSTREAM_CONNECT_FAILURES = counter(
@@ -285,7 +267,6 @@ JWKS_AGE = gauge(
     " Absent until they were loaded once, which `ready` shows. `issuer` is empty where the listener"
     " has one issuer.",
     ISSUER,
-    unit="seconds",
     merge=Merge.MAX,
 )
 JWKS_REFRESH_FAILURES = counter(
@@ -303,7 +284,6 @@ CONFIGURATION_LOADED = gauge(
     "configuration_loaded_timestamp_seconds",
     "Time at which a worker last took over a valid configuration, by its start or a reload, in Unix"
     " time.",
-    unit="seconds",
     merge=Merge.MAX,
 )
 
@@ -317,7 +297,6 @@ AUTHORIZER_DECISIONS = counter(
 AUTHORIZER_CACHE_HITS = counter(
     "authorizer_cache_hits_total",
     "The part of authorizer_decisions_total that was cached for the same principal and host.",
-    (),
 )
 ACLS = gauge("acls", "ACLs that apply.", merge=Merge.MAX)
 STORE_VERSION = gauge(
@@ -330,7 +309,6 @@ STORE_AGE = gauge(
     "store_age_seconds",
     "Time since the store was last read successfully, or with broker: since the brokers were asked"
     " for what it has, of the worker for which it is the longest.",
-    unit="seconds",
     merge=Merge.MAX,
 )
 
@@ -339,19 +317,16 @@ BLOCKS_AGE = gauge(
     "blocks_age_seconds",
     "Time since the block list was last read successfully, or found unchanged, of the worker for"
     " which it is the longest.",
-    unit="seconds",
     merge=Merge.MAX,
 )
 BLOCKS_MAX_AGE = gauge(
     "blocks_max_age_seconds",
     "`block.max.age.ms`: the time within which a change of the block list is enforced.",
-    unit="seconds",
     merge=Merge.MAX,
 )
 BLOCKS_MAX_STALE = gauge(
     "blocks_max_stale_seconds",
     "`block.max.stale.ms`: the age of the block list from which the proxy is not ready.",
-    unit="seconds",
     merge=Merge.MAX,
 )
 
@@ -365,7 +340,6 @@ BLOCK_SIGNALS_AGE = gauge(
     "block_signals_age_seconds",
     "Time since the identity provider was last polled for signals successfully, or since the start;"
     " absent without block.signals.",
-    unit="seconds",
     merge=Merge.MAX,
 )
 
@@ -380,31 +354,21 @@ QUOTA_LIMIT = gauge(
     QUOTA_LABELS,
     merge=Merge.MAX,
 )
-_QUOTA_BYTES = f"{PREFIX}quota_bytes_total"
-QUOTA_BYTES = Metric(
-    name=_QUOTA_BYTES,
-    type=MetricType.COUNTER,
-    help="Bytes of Produce requests and Fetch responses that count towards a quota, by the entry"
+QUOTA_BYTES = counter(
+    "quota_bytes_total",
+    "Bytes of Produce requests and Fetch responses that count towards a quota, by the entry"
     " that sets it, for all clients of an entry together; without a quota nothing is counted.",
-    labels=QUOTA_LABELS,
-    unit="bytes",
+    QUOTA_LABELS,
     max_label_sets=_QUOTA_ENTRIES,
-    kip=(KipMetric(name="byte-rate", query=f"sum by (quota, entry) (rate({_QUOTA_BYTES}[30s]))"),),
+    kip={"byte-rate": "sum by (quota, entry) (rate({0}[30s]))"},
 )
-_QUOTA_REQUEST_TIME = f"{PREFIX}quota_request_seconds_total"
-QUOTA_REQUEST_TIME = Metric(
-    name=_QUOTA_REQUEST_TIME,
-    type=MetricType.COUNTER,
-    help="Time that workers spent on clients with a request_percentage, by the entry that sets it;"
+QUOTA_REQUEST_TIME = counter(
+    "quota_request_seconds_total",
+    "Time that workers spent on clients with a request_percentage, by the entry that sets it;"
     " that of other clients is not measured.",
-    labels=("entry",),
-    unit="seconds",
+    ("entry",),
     max_label_sets=_QUOTA_ENTRIES,
-    kip=(
-        KipMetric(
-            name="request-time", query=f"100 * sum by (entry) (rate({_QUOTA_REQUEST_TIME}[30s]))"
-        ),
-    ),
+    kip={"request-time": "100 * sum by (entry) (rate({0}[30s]))"},
 )
 QUOTA_CONNECTIONS = counter(
     "quota_connections_total",
@@ -427,22 +391,15 @@ QUOTA_THROTTLES = counter(
     QUOTA_LABELS,
     max_label_sets=_QUOTA_ENTRIES,
 )
-_THROTTLES = f"{PREFIX}quota_throttles_total"
-_THROTTLE_TIME = f"{PREFIX}quota_throttle_time_seconds_total"
-QUOTA_THROTTLE_TIME = Metric(
-    name=_THROTTLE_TIME,
-    type=MetricType.COUNTER,
-    help="Sum of the throttle times of quota_throttles_total.",
-    labels=QUOTA_LABELS,
-    unit="seconds",
+QUOTA_THROTTLE_TIME = counter(
+    "quota_throttle_time_seconds_total",
+    "Sum of the throttle times of quota_throttles_total.",
+    QUOTA_LABELS,
     max_label_sets=_QUOTA_ENTRIES,
-    kip=(
-        KipMetric(
-            name="throttle-time",
-            query=f"1000 * sum by (quota, entry) (rate({_THROTTLE_TIME}[30s]))"
-            f" / sum by (quota, entry) (rate({_THROTTLES}[30s]))",
-        ),
-    ),
+    kip={
+        "throttle-time": "1000 * sum by (quota, entry) (rate({0}[30s]))"
+        f" / sum by (quota, entry) (rate({QUOTA_THROTTLES.name}[30s]))",
+    },
 )
 QUOTA_CALLBACK_FAULTS = counter(
     "quota_callback_faults_total",
@@ -456,14 +413,12 @@ CERTIFICATE_EXPIRY = gauge(
     "Expiry of the certificate for clients in Unix time, of the worker for which it is the"
     " earliest; other certificates of its chain are not considered.",
     LISTENER,
-    unit="seconds",
     merge=Merge.MIN,
 )
 UPSTREAM_CERTIFICATE_EXPIRY = gauge(
     "upstream_certificate_expiry_timestamp_seconds",
     "Expiry of the certificate for brokers in Unix time, of the worker for which it is the"
     " earliest. Absent without one.",
-    unit="seconds",
     merge=Merge.MIN,
 )
 UPSTREAM_LOGIN_REFUSED = gauge(
@@ -476,16 +431,14 @@ UPSTREAM_TOKEN_EXPIRY = gauge(
     "upstream_token_expiry_timestamp_seconds",
     "Expiry of the token with which the proxy logs in to brokers in Unix time, of the worker for"
     " which it is the earliest. Absent without one, and if its expiry is unknown.",
-    unit="seconds",
     merge=Merge.MIN,
 )
 UPSTREAM_TOKEN_REFRESH_FAILURES = counter(
     "upstream_token_refresh_failures_total",
     "Failed attempts to load that token from its source, added up over workers.",
-    (),
 )
 
-EVENTS_WRITTEN = counter("events_written_total", "Session events written to the log.", ())
+EVENTS_WRITTEN = counter("events_written_total", "Session events written to the log.")
 EVENTS_DROPPED = counter(
     "events_dropped_total",
     "Session events lost because the queue was full (queue_full), a write failed (write_error), or"
@@ -495,9 +448,7 @@ EVENTS_DROPPED = counter(
     " rate of their events (`strangers`).",
     ("reason",),
 )
-EVENT_LOG_BYTES = counter(
-    "event_log_bytes_total", "Bytes written to the session event log.", (), unit="bytes"
-)
+EVENT_LOG_BYTES = counter("event_log_bytes_total", "Bytes written to the session event log.")
 
 LOG_LINES_DROPPED = counter(
     "log_lines_dropped_total",
@@ -510,44 +461,35 @@ DELIVERY_EVENTS = counter(
     "delivery_events_total",
     "Session events delivered to events.deliver.to; one that is delivered again after an error is"
     " counted once more.",
-    (),
 )
-DELIVERY_BYTES = counter(
-    "delivery_bytes_total", "Bytes of those events, uncompressed.", (), unit="bytes"
-)
+DELIVERY_BYTES = counter("delivery_bytes_total", "Bytes of those events, uncompressed.")
 DELIVERY_SET_ASIDE = counter(
     "delivery_set_aside_total",
     "Lines of event files that cannot be delivered: too long for the topic, cut off, or no JSON"
     " where fields are hidden.",
-    (),
 )
 DELIVERY_FAILURES = counter(
     "delivery_failures_total",
     "Attempts to deliver that failed; what they were about is tried again.",
-    (),
 )
 DELIVERY_GONE_FILES = counter(
     "delivery_gone_files_total",
     "Event files that somebody removed before they were delivered, as far as the deliverer knew"
     " them; the events that events.retention.bytes removed are counted in events_dropped_total"
     " (undelivered).",
-    (),
 )
 DELIVERY_WAITING_BYTES = gauge(
     "delivery_waiting_bytes",
     "Bytes in event files that are not delivered yet; for a folder or an object store, which get a"
     " file when it is closed, those in closed files.",
-    unit="bytes",
 )
 DELIVERY_OLDEST = gauge(
     "delivery_oldest_waiting_seconds",
     "Age at most of the oldest event that is not delivered yet; 0: none waits.",
-    unit="seconds",
 )
 DELIVERY_SUCCESS = gauge(
     "delivery_last_success_timestamp_seconds",
     "When everything that could be delivered had last been, in Unix time; absent before.",
-    unit="seconds",
 )
 
 READINESS_CLIENTS = gauge(
@@ -587,12 +529,10 @@ READINESS_FAILED_AUTHENTICATIONS = gauge(
 READINESS_REPORT_TIME = gauge(
     "readiness_report_timestamp_seconds",
     "The report's present time (`--as-of`, by default when it was made), in Unix time.",
-    unit="seconds",
 )
 READINESS_NEWEST_EVENT = gauge(
     "readiness_newest_event_timestamp_seconds",
     "The report's newest event, in Unix time; absent without events.",
-    unit="seconds",
 )
 EVENT_LOOP_LAG = histogram(
     "event_loop_lag_seconds",
@@ -609,7 +549,6 @@ BUILD_INFO = gauge(
 START_TIME = gauge(
     "start_time_seconds",
     "Time at which the first of the workers started, in Unix time.",
-    unit="seconds",
     merge=Merge.MIN,
 )
 WORKER_UP = gauge(
@@ -629,13 +568,11 @@ WORKER_CPU = counter(
     "User and system CPU time of a worker process; the parent's and the HTTP process's are left"
     " out.",
     ("worker",),
-    unit="seconds",
 )
 WORKER_MEMORY = gauge(
     "worker_resident_memory_bytes",
     "Resident memory of a worker process; what workers share is in each of them.",
     ("worker",),
-    unit="bytes",
 )
 WORKER_OPEN_FDS = gauge("worker_open_fds", "Open file descriptors of a worker.", ("worker",))
 

@@ -21,9 +21,9 @@ from metrics.registry import METRICS
 
 def _kip_table() -> str:
     rows = [
-        (f"`{kip.name}`", f"`{metric.name}`", f"`{kip.query}`")
+        (f"`{name}`", f"`{metric.name}`", f"`{query.format(metric.name)}`")
         for metric in METRICS
-        for kip in metric.kip
+        for name, query in metric.kip.items()
     ]
     return table(("KIP-368", "Prometheus", "query"), rows)
 
