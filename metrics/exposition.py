@@ -1,9 +1,8 @@
 """Text exposition of merged values for Prometheus."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeHistogramMetricFamily,
@@ -25,10 +24,6 @@ class SnapshotCollector(Collector):
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
-    def describe(self) -> Iterable[Family]:
-        """Return nothing, so that registering reads no values."""
-        return ()
-
     def collect(self) -> Iterator[Family]:
         """Yield every metric that has a value."""
         for metric in METRICS:
@@ -41,13 +36,11 @@ class SnapshotCollector(Collector):
 
 def expose(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
     """Return a snapshot encoded as the `Accept` header demands, and its content type."""
-    registry = CollectorRegistry()
-    registry.register(SnapshotCollector(snapshot))
     try:
         encode, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # raised for a version that is not a number
         encode, content_type = choose_encoder("")
-    return encode(registry), content_type
+    return encode(SnapshotCollector(snapshot)), content_type
 
 
 def _simple(metric: Metric, series: dict[tuple[str, ...], float]) -> Family:
