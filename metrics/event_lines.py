@@ -75,11 +75,10 @@ class Line:
         self._cells.append(_key(name))
         self._cells.append("true" if value else "false")
 
-    def rows(self, name: str, rows: "list[Line]") -> None:
-        """Add a list of objects."""
-        written = ",".join([row.finish() for row in rows])
+    def rows(self, name: str, rows: list[str]) -> None:
+        """Add a list of objects, each of them finished."""
         self._cells.append(_key(name))
-        self._cells.append(f"[{written}]")
+        self._cells.append(f"[{','.join(rows)}]")
 
     def finish(self) -> str:
         """Return the line, without its newline."""

@@ -15,7 +15,7 @@ from typing import final
 from metrics.connection import Client, Grant, Origin
 from metrics.event_lines import Line
 from metrics.events import SCHEMA_VERSION, EventKind, IntervalEnd
-from metrics.period import NO_USAGE, Interval, Period, Usage
+from metrics.period import NO_USAGE, Period, Usage
 
 
 @final
@@ -134,7 +134,7 @@ class SessionHistory:
         latency_us = _rounded(grant.latency * 1e6)
         before = () if self._grant is None else self._grant.groups
         if not first:
-            self._period.end_interval(self._interval(usage, now, IntervalEnd.REAUTHENTICATED))
+            self._period.end_interval(*self._interval(usage, now, IntervalEnd.REAUTHENTICATED))
             self._period.add_latency(latency_us)
         self._expired_requests = self._count_expired(usage)
         self._expired_from = None
@@ -280,7 +280,7 @@ class SessionHistory:
         lines = [line.finish()]
         if self._grant is not None:
             self._mark_activity(usage)
-            self._period.end_interval(self._interval(usage, now, self._ended_by))
+            self._period.end_interval(*self._interval(usage, now, self._ended_by))
             lines.append(self._summary(usage, now, close_reason=reason))
         return lines
 
@@ -324,31 +324,33 @@ class SessionHistory:
     def _age_ms(self, at: float) -> int:
         return _rounded((at - self._authenticated_at) * 1000)
 
-    def _interval(self, usage: Usage, now: float, ended_by: str | None) -> Interval:
+    def _interval(self, usage: Usage, now: float, ended_by: str | None) -> tuple[int | None, str]:
+        """Return the age of the session at its last use, and its interval (`AuthInterval`) as
+        JSON."""
         grant = self._grant
         if grant is None:
             raise AssertionError("no interval before an authentication")
-        used_at = self._last_use(usage)
-        used = used_at is not None and used_at >= self._authenticated_at
-        return Interval(
-            number=self._authentications,
-            authenticated_ms=self._timeline.epoch_ms(self._authenticated_at),
-            session_lifetime_ms=grant.session_lifetime_ms,
-            announced_lifetime_ms=grant.announced_lifetime_ms,
-            requests=usage.requests - self._interval_usage.requests,
-            last_request_since_auth_ms=self._age_ms(used_at)
-            if used_at is not None and used
-            else None,
-            ended_since_auth_ms=None if ended_by is None else self._age_ms(now),
-            ended_by=ended_by,
-        )
+        used_at, used_ms = self._last_use(usage), None
+        if used_at is not None and used_at >= self._authenticated_at:
+            used_ms = self._age_ms(used_at)
+        row = Line()
+        row.number("number", self._authentications)
+        row.number("authenticated_ms", self._timeline.epoch_ms(self._authenticated_at))
+        row.number("session_lifetime_ms", grant.session_lifetime_ms)
+        row.number("announced_lifetime_ms", grant.announced_lifetime_ms)
+        row.number("requests", usage.requests - self._interval_usage.requests)
+        row.optional_number("last_request_since_auth_ms", used_ms)
+        if ended_by is not None:
+            row.number("ended_since_auth_ms", self._age_ms(now))
+            row.text("ended_by", ended_by)
+        return used_ms, row.finish()
 
     def _summary(self, usage: Usage, now: float, *, close_reason: str | None) -> str:
         """Return the row about the period; `close_reason` None: the connection stays open."""
         period, final_row = self._period, close_reason is not None
-        intervals = [interval.row() for interval in period.ended]
+        intervals = [row for _, row in period.ended]
         if not final_row:
-            intervals.append(self._interval(usage, now, None).row())
+            intervals.append(self._interval(usage, now, None)[1])
         reauthentications = self._authentications - max(self._period_authentications, 1)
         line = self._row(EventKind.SUMMARY, usage, period.usage, now, None)
         line.number("expired_requests", self._count_expired(usage) - self._period_expired)
@@ -430,8 +432,8 @@ def _rounded(number: float) -> int:
     return int(number + 0.5)
 
 
-def _version_row(api: str, version: int) -> Line:
+def _version_row(api: str, version: int) -> str:
     row = Line()
     row.text("api", api)
     row.number("version", version)
-    return row
+    return row.finish()

@@ -35,56 +35,6 @@ class Usage:
 NO_USAGE: Final = Usage(0, 0, 0, None)
 
 
-@final
-class Interval:
-    """Time between two authentications, with the fields of `metrics.events.AuthInterval`."""
-
-    __slots__ = (
-        "announced_lifetime_ms",
-        "authenticated_ms",
-        "ended_by",
-        "ended_since_auth_ms",
-        "last_request_since_auth_ms",
-        "number",
-        "requests",
-        "session_lifetime_ms",
-    )
-
-    def __init__(
-        self,
-        *,
-        number: int,
-        authenticated_ms: int,
-        session_lifetime_ms: int,
-        announced_lifetime_ms: int,
-        requests: int,
-        last_request_since_auth_ms: int | None,
-        ended_since_auth_ms: int | None,
-        ended_by: str | None,
-    ) -> None:
-        self.number: Final = number
-        self.authenticated_ms: Final = authenticated_ms
-        self.session_lifetime_ms: Final = session_lifetime_ms
-        self.announced_lifetime_ms: Final = announced_lifetime_ms
-        self.requests: Final = requests
-        self.last_request_since_auth_ms: Final = last_request_since_auth_ms
-        self.ended_since_auth_ms: Final = ended_since_auth_ms
-        self.ended_by: Final = ended_by
-
-    def row(self) -> Line:
-        """Return the interval as JSON."""
-        row = Line()
-        row.number("number", self.number)
-        row.number("authenticated_ms", self.authenticated_ms)
-        row.number("session_lifetime_ms", self.session_lifetime_ms)
-        row.number("announced_lifetime_ms", self.announced_lifetime_ms)
-        row.number("requests", self.requests)
-        row.optional_number("last_request_since_auth_ms", self.last_request_since_auth_ms)
-        row.optional_number("ended_since_auth_ms", self.ended_since_auth_ms)
-        row.optional_text("ended_by", self.ended_by)
-        return row
-
-
 def latency_bucket(latency_us: int) -> int:
     """Return the number of the bucket: the least n for which gamma^n is not below the latency."""
     return math.ceil(math.log(max(latency_us, 1), LATENCY_GAMMA))
@@ -110,7 +60,8 @@ class Period:
         self.usage = usage
         self.active_from_ms = start_ms - start_ms % MINUTE_MS
         self.active_minutes = 0
-        self.ended: list[Interval] = []
+        self.ended: list[tuple[int | None, str]] = []
+        """The intervals that have ended, as JSON, each after its last use."""
         self.omitted = 0
         self.omitted_used_ms: int | None = None
         self.latencies: Counter[int] | None = None
@@ -121,18 +72,20 @@ class Period:
         minute = (last_request_ms - self.active_from_ms) // MINUTE_MS
         self.active_minutes |= 1 << max(0, min(LAST_MINUTE_BIT, minute))
 
-    def end_interval(self, interval: Interval) -> None:
-        """Add an interval; if there are too many, leave out the least used one."""
-        self.ended.append(interval)
+    def end_interval(self, used_ms: int | None, row: str) -> None:
+        """Add an interval; if there are too many, leave out the least used one.
+
+        `used_ms`: age of its session at its last use; None if it was not used.
+        """
+        self.ended.append((used_ms, row))
         # One place is reserved for the present interval
         if len(self.ended) < MAX_INTERVALS:
             return
-        least = min(self.ended, key=lambda held: held.last_request_since_auth_ms or -1)
+        least = min(self.ended, key=lambda held: held[0] or -1)
         self.ended.remove(least)
         self.omitted += 1
-        used = least.last_request_since_auth_ms
-        if used is not None:
-            self.omitted_used_ms = max(used, self.omitted_used_ms or 0)
+        if least[0] is not None:
+            self.omitted_used_ms = max(least[0], self.omitted_used_ms or 0)
 
     def add_latency(self, latency_us: int) -> None:
         """Count the latency of a re-authentication."""
@@ -140,13 +93,13 @@ class Period:
             self.latencies = Counter()
         self.latencies[latency_bucket(latency_us)] += 1
 
-    def latency_rows(self) -> list[Line]:
+    def latency_rows(self) -> list[str]:
         """Return the buckets of the period in ascending order, as JSON."""
         return [_bucket_row(*counted) for counted in sorted((self.latencies or {}).items())]
 
 
-def _bucket_row(bucket: int, count: int) -> Line:
+def _bucket_row(bucket: int, count: int) -> str:
     row = Line()
     row.number("bucket", bucket)
     row.number("count", count)
-    return row
+    return row.finish()

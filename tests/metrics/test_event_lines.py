@@ -26,7 +26,7 @@ def test_a_line_is_what_json_would_write(text: str, number: int, flag: bool) -> 
     line.text("text", text)
     line.number("number", number)
     line.flag("flag", flag)
-    line.rows("rows", [row, row])
+    line.rows("rows", [row.finish()] * 2)
     line.rows("none", [])
     said = {
         "text": bounded_text(text),
