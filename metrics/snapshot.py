@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from metrics.metric import Merge, Metric, MetricType
-from metrics.registry import BY_NAME
+from metrics.registry import BY_NAME, WORKER_UP
 
 Labels = tuple[str, ...]
 
@@ -134,6 +134,38 @@ class Snapshot:
                 for name, rows in message["histograms"].items()
             },
         )
+
+
+class Merger:
+    """Merger of the workers' answers into counters that never run backwards, one round per scrape.
+
+    If the counters of a worker that does not answer were left out, Prometheus would see the sum
+    drop and jump back, and would take the worker's whole history for a burst. So the merger keeps
+    the last answer of each worker, and adds the counters of a dead worker to those of its
+    replacement.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, Snapshot] = {}
+        self._retired = Snapshot()
+
+    def merge(self, answers: Mapping[int, Snapshot | None]) -> Snapshot:
+        """Return the merged answers of one round, by worker; None for a worker that did not
+        answer in time."""
+        merged = Snapshot()
+        for worker, answer in answers.items():
+            if answer is not None:
+                self._remember(worker, answer)
+            merged.merge(answer or self._last.get(worker, Snapshot()))
+            merged.gauge(WORKER_UP, float(answer is not None), str(worker))
+        merged.merge(self._retired)
+        return merged
+
+    def _remember(self, worker: int, answer: Snapshot) -> None:
+        last = self._last.get(worker)
+        if last is not None and last.run != answer.run:
+            self._retired.merge(last)
+        self._last[worker] = answer.counted()
 
 
 def _merged(rule: Merge, mine: float, theirs: float) -> float:

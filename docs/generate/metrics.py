@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 
 from docs.generate.markdown import members, table
 from metrics import events
-from metrics.event_rate_limit import BURST_BYTES, BYTES_PER_SECOND
 from metrics.events import (
     EVENT_SCHEMA,
     ApiVersion,
@@ -13,6 +12,7 @@ from metrics.events import (
     LatencyBucket,
     event_fields,
 )
+from metrics.history import BURST_BYTES, BYTES_PER_SECOND
 from metrics.metric import Metric, MetricType
 from metrics.period import LATENCY_GAMMA
 from metrics.readiness import published

@@ -4,17 +4,18 @@ Times are epoch milliseconds (UTC), days are dates, durations have their unit in
 does not increase `SCHEMA_VERSION`; a change of the meaning of an existing one does.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any
 
 from metrics.report import next_steps
 from metrics.report.evidence import evidence
-from metrics.report.missing_acls import missing_acls, needed_acl
-from metrics.report.projection import projection
 from metrics.report.verdicts import WORST_FIRST, Verdict
 from metrics.rollout import Stage
 
@@ -22,6 +23,13 @@ SCHEMA_VERSION = 2
 
 FILES_NAMED = 20
 """Maximum number of unread files that are listed."""
+
+TREND_DAYS = 28
+"""The number of days on which the projection is based."""
+
+ENOUGH_CLIENTS = 0.5
+"""Minimum number of clients on a day, as a share of those on the fullest day, for the day to count:
+a day with fewer has only just begun, or is a holiday."""
 
 _EPOCH = date(1970, 1, 1)
 
@@ -131,7 +139,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "failures": rows["failures"],
         "acls": {
             "verdicts": rows["authorizer_verdicts"],
-            "needed": [needed_acl(row) for row in rows["needed_acls"]],
+            "needed": [next_steps.needed_acl(row) for row in rows["needed_acls"]],
             "unused": rows["unused_acls"],
             "wider": rows["wider_acls"],
             "unseen_principals": rows["unseen_principals"],
@@ -150,7 +158,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
             ),
             "probe": next_steps.to_probe(worst_first),
             "upgrades": next_steps.upgrades(rows["upgrades"]),
-            "missing_acls": missing_acls(rows["denied_resources"]),
+            "missing_acls": next_steps.missing_acls(rows["denied_resources"]),
             "missing_acls_left_out": denied - len(rows["denied_resources"]),
             "libraries": next_steps.library_table(),
         },
@@ -183,6 +191,42 @@ def _rank(verdict: str) -> int:
 
 def _dated(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"day": _day(row["day"])}
+
+
+def projection(day_rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the day (since 1970) on which the trend reaches all clients, or null.
+
+    The trend is a straight line through the shares of ready clients on those of the last
+    `TREND_DAYS` days that saw enough clients (`ENOUGH_CLIENTS`). The day is null with fewer than
+    three days or without a rising trend. If all clients of the last day were ready, it is that
+    day.
+    """
+    recent = sorted(day_rows, key=itemgetter("day"))[-TREND_DAYS:]
+    enough = ENOUGH_CLIENTS * max((row["clients"] for row in recent), default=0)
+    recent = [row for row in recent if row["clients"] >= enough]
+    if not recent:
+        return dict.fromkeys(
+            ("last_day", "clients", "ready_share", "share_per_day", "ready_day")
+        ) | {"days": 0}
+    days, shares = [row["day"] for row in recent], [row["ready_share"] for row in recent]
+    last_day, share = days[-1], shares[-1]
+    slope = None
+    if len(recent) > 1:
+        slope, intercept = linear_regression([day - last_day for day in days], shares)
+    ready_day = None
+    if share >= 1:
+        ready_day = last_day
+    elif slope is not None and len(recent) >= 3 and slope > 1e-6:
+        # rounded, so that the last bit of a double cannot turn a whole number of days into one more
+        ready_day = last_day + max(1, math.ceil(round((1 - intercept) / slope, 6)))
+    return {
+        "days": len(recent),
+        "last_day": last_day,
+        "clients": recent[-1]["clients"],
+        "ready_share": share,
+        "share_per_day": slope,
+        "ready_day": ready_day,
+    }
 
 
 def _projection(row: dict[str, Any]) -> dict[str, Any]:

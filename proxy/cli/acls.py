@@ -330,7 +330,7 @@ def apply(
 
 def _print_denied(against: Path, before: AclIndex, after: AclIndex, output: Output) -> None:
     """List the recorded uses that are allowed before a change of ACLs and not after it."""
-    from metrics.usage_reader import read
+    from metrics.usage import read
     from proxy.cli.audit import print_uses
     from proxy.cli.why import EventLog
 

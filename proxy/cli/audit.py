@@ -12,7 +12,7 @@ from proxy.cli.why import EventLog
 
 if TYPE_CHECKING:
     from metrics.integrity import Verification
-    from metrics.usage_reader import Uses
+    from metrics.usage import Uses
 
 app = group("Check the event log, and show who used what.")
 
@@ -77,7 +77,7 @@ def who(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List who used TOPIC, or another resource of this name, the most recent use first."""
-    from metrics.usage_reader import read
+    from metrics.usage import read
 
     resource = resource_type.upper(), topic
     with log.lines() as lines:
@@ -93,7 +93,7 @@ def what(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List what PRINCIPAL used, the most recent use first."""
-    from metrics.usage_reader import read
+    from metrics.usage import read
 
     name = principal_name(principal)
     with log.lines() as lines:

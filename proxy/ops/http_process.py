@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from metrics import registry
 from metrics.exposition import expose
-from metrics.merger import Merger
-from metrics.snapshot import Snapshot
+from metrics.snapshot import Merger, Snapshot
 from proxy import __version__
 from proxy.ops.admin_socket import AdminSocket
 from proxy.ops.http_server import MAX_CONNECTIONS, Handler, HttpServer, Request, Response

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from metrics import registry
 from metrics.connection import Client, Grant, Origin
 from metrics.event_lines import bounded_text
-from metrics.event_rate_limit import UnauthenticatedEventLimit
 from metrics.event_words import CLOSED, remedy
 from metrics.events import EventKind
-from metrics.history import Cadence, SessionHistory, Timeline
+from metrics.history import Cadence, SessionHistory, Timeline, UnauthenticatedEventLimit
 from metrics.period import Usage
 from metrics.tally import Tally
 from proxy.acl.administration import Administered

@@ -20,10 +20,9 @@ import uvloop
 from metrics import registry
 from metrics.event_lines import Line
 from metrics.event_log import EventLogSettings
-from metrics.event_rate_limit import UnauthenticatedEventLimit
 from metrics.event_writer import EventWriter
 from metrics.events import SCHEMA_VERSION, EventKind, connection_ids
-from metrics.history import Cadence, Timeline
+from metrics.history import Cadence, Timeline, UnauthenticatedEventLimit
 from metrics.process import report_process
 from metrics.snapshot import Snapshot
 from metrics.tally import Tally

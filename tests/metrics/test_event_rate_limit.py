@@ -2,8 +2,7 @@
 
 import pytest
 
-from metrics.event_rate_limit import BURST_BYTES, BYTES_PER_SECOND, UnauthenticatedEventLimit
-from metrics.history import SessionHistory
+from metrics.history import BURST_BYTES, BYTES_PER_SECOND, SessionHistory, UnauthenticatedEventLimit
 from tests.support.metrics import history
 
 LINE = "x" * 512

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.merger import Merger
 from metrics.metric import OTHER, PREFIX, Metric, MetricType
 from metrics.registry import (
     AUTHENTICATION_FAILURES,
@@ -21,7 +20,7 @@ from metrics.registry import (
     SUCCESSFUL_AUTHENTICATION,
     WORKER_UP,
 )
-from metrics.snapshot import Snapshot
+from metrics.snapshot import Merger, Snapshot
 from metrics.tally import Tally
 
 SCRAM = ("clients", "SCRAM-SHA-256")

@@ -3,8 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from metrics.event_rate_limit import UnauthenticatedEventLimit
-from metrics.history import Cadence, Timeline
+from metrics.history import Cadence, Timeline, UnauthenticatedEventLimit
 from metrics.tally import Tally
 from proxy.ops.observer import SessionObserver
 from sasl.states import Enforcement

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.events.generate import Size, clients_of, simulated
 from metrics.events import AuthInterval, EventKind
-from metrics.report.projection import projection
+from metrics.report.facts import projection
 from tests.support.metrics import EPOCH_MS
 from tests.support.readiness import MINUTE_MS, Row, answers, later, login
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from metrics.report.missing_acls import missing_acls
+from metrics.report.next_steps import missing_acls
 
 ORDERS = {"resource_type": "TOPIC", "resource_name": "orders"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metrics.report.projection import projection
+from metrics.report.facts import projection
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from metrics import registry
-from metrics.event_rate_limit import UnauthenticatedEventLimit
-from metrics.history import Timeline
+from metrics.history import Timeline, UnauthenticatedEventLimit
 from metrics.tally import Tally
 from proxy.acl.administration import Administered
 from proxy.acl.authorizer import Denial, DenialNotice
