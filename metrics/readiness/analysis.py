@@ -13,7 +13,6 @@ from metrics.readiness import (
     expired_uses,
     rollout,
     sessions,
-    trends,
     usage,
     what_if,
 )
@@ -162,7 +161,7 @@ class Analysis:
         """Set aside events with implausible dates; return the SQL condition for the rest."""
         engine = self._engine
         engine.view("seen_valid", "SELECT * FROM seen WHERE problem IS NULL")
-        stretches = engine.rows(trends.dated("seen_valid"))
+        stretches = engine.rows(usage.dated("seen_valid"))
         wrong = [row for row in stretches if not row["plausible"]]
         self.lines[Problem.IMPLAUSIBLE.value] = sum(int(row["events"]) for row in wrong)
         self.rows["wrong_clocks"] = wrong[:CLOCKS_NAMED]
@@ -172,7 +171,7 @@ class Analysis:
         (bulk,) = (row for row in stretches if row["plausible"])
         days = f"day BETWEEN {bulk['first_day']} AND {bulk['last_day']}"
         engine.view("seen_usage", f"SELECT * FROM seen_valid WHERE {days}")
-        return trends.plausible(bulk["first_day"], bulk["last_day"])
+        return usage.plausible(bulk["first_day"], bulk["last_day"])
 
     def _gather(self, usage_rows: str, name: str) -> dict[str, Any]:
         """Add up usage per connection; return the totals."""
@@ -239,7 +238,7 @@ class Analysis:
         )
         engine.keep("clients", sessions.clients("sessions", "client_days", "hasty"))
         engine.keep("standing", sessions.by_their_clients("sessions", "clients"))
-        engine.keep("observed", trends.observed("usage_rows", "sessions"))
+        engine.keep("observed", usage.observed("usage_rows", "sessions"))
         log.keep("authentication_counts", self._authentication_counts())
 
     def _uses(self) -> str:
@@ -295,9 +294,9 @@ class Analysis:
         keep("storms", authentications.storms("authentication_counts"))
         keep("latencies", authentications.latencies("authentication_counts"))
         keep("failures", authentications.failures("authentication_counts"))
-        keep("by_day", trends.by_day("client_days"))
-        keep("short_tokens", trends.short_tokens("clients"))
-        keep("session_lengths", trends.session_lengths("standing"))
+        keep("by_day", sessions.by_day("client_days"))
+        keep("short_tokens", sessions.short_tokens("clients"))
+        keep("session_lengths", sessions.session_lengths("standing"))
         keep("kills_by_client", what_if.kills_by_client("kills", "standing"))
         self._keep_if("denied", "denials", sessions.denials)
         keep("resources", sessions.denied_resources("denials"))

@@ -12,7 +12,6 @@ from enum import StrEnum
 from typing import Any
 
 from metrics.events import EVENT_SCHEMA, SCHEMA_VERSION, EventKind
-from metrics.readiness.sieve import MAX_ELEMENTS
 
 Row = dict[str, Any]
 
@@ -31,6 +30,10 @@ live forever (2**63 - 1 ms)."""
 
 MAX_COUNT = 2**50 - 1
 """The greatest valid count, such as of requests between two events: larger sums could overflow."""
+
+MAX_ELEMENTS = 10_000
+"""Maximum number of elements in an event's list, and of commas in its line: the largest events have
+about 3,000."""
 
 _UNREAD = frozenset(
     {

@@ -5,7 +5,7 @@ several connections (`alike`).
 """
 
 from metrics.events import IntervalEnd
-from metrics.readiness.events import counted, day_of, total
+from metrics.readiness.events import MINUTE_MS, counted, day_of, total
 from metrics.readiness.usage import (
     CLIENT_KEY,
     GREATEST,
@@ -31,6 +31,9 @@ NEVER = 2**31 - 1
 
 HASTY_CONNECTIONS = 3
 """Minimum number of connections with such a hasty re-authentication: fewer are an accident."""
+
+MIN_SENSIBLE_TOKEN_MS = 60_000
+"""Minimum sensible token lifetime in milliseconds: one renewal a minute."""
 
 BREAKING = (Verdict.FAILING, Verdict.NOT_CAPABLE)
 """The verdicts of clients that break when sessions are enforced."""
@@ -333,6 +336,40 @@ def by_principal(client_rows: str, more: str = "") -> str:
                 max(last_seen_ms) AS last_seen_ms
             FROM {client_rows} WHERE principal IS NOT NULL GROUP BY principal) AS counted) AS judged
         """
+
+
+def by_day(client_day_rows: str) -> str:
+    """One row per day: the clients seen on it, by their state at the end of the day."""
+    return f"""SELECT *, ready / clients AS ready_share FROM (
+        SELECT day, count(*) AS clients,
+            {", ".join(f"count_if(state = '{each}') AS {each}" for each in Verdict)}
+        FROM {client_day_rows} GROUP BY day) AS counted"""
+
+
+def short_tokens(client_rows: str) -> str:
+    """Clients whose tokens are too short for them: used past a token's end, or renewed too often.
+
+    `outlived_ms` is the longest use of a connection past the end of its login token.
+    """
+    key = ", ".join(CLIENT_KEY)
+    return f"""SELECT {key}, verdict, credential_lifetime_ms,
+        CASE WHEN outlived_credential_ms > 0 THEN outlived_credential_ms END AS outlived_ms,
+        used_ms, connections
+        FROM {client_rows} WHERE credential_lifetime_ms IS NOT NULL
+            AND (coalesce(outlived_credential_ms > 0, false)
+                OR credential_lifetime_ms < {MIN_SENSIBLE_TOKEN_MS})"""
+
+
+def session_lengths(session_rows: str) -> str:
+    """One row per standing and class of the longest use of a session; classes double in length.
+
+    A class ends at `up_to_ms`; the first ends at a minute.
+    """
+    up_to = f"""CAST(pow(2, ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})))
+        * {MINUTE_MS} AS BIGINT)"""
+    return f"""SELECT {up_to} AS up_to_ms, standing, {total("alike")} AS connections
+        FROM {session_rows} WHERE used_ms IS NOT NULL
+        GROUP BY {up_to}, standing"""
 
 
 def denials(events: str) -> str:

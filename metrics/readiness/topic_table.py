@@ -17,10 +17,9 @@ from typing import Any, Final, Protocol
 
 import duckdb
 
-from metrics.readiness.duckdb_engine import DuckEngine
+from metrics.readiness.duckdb_engine import PORTION_COMMAS, DuckEngine
 from metrics.readiness.errors import ReportError
 from metrics.readiness.folder import Folder
-from metrics.readiness.sieve import PORTION_COMMAS
 
 BATCH_BYTES: Final = 128 * 1024 * 1024
 """Size in bytes of the lines in a file."""

@@ -26,7 +26,15 @@ from collections.abc import Mapping
 from enum import IntFlag
 
 from metrics.events import MAX_INT64, EventKind, IntervalEnd
-from metrics.readiness.events import MAX_DURATION_MS, MINUTE_MS, counted, day_of, total, words
+from metrics.readiness.events import (
+    DAY_MS,
+    MAX_DURATION_MS,
+    MINUTE_MS,
+    counted,
+    day_of,
+    total,
+    words,
+)
 
 CLIENT_KEY = (
     "principal",
@@ -138,6 +146,12 @@ REFUSED = ("authentication_failed", "authentication_timeout")
 _SQUARABLE = 1_000_000
 """Bound of the sequence numbers whose squares are summed in 64 bits; larger ones are suspect."""
 
+WRONG_CLOCK_DAYS = 180
+"""Length in days of a gap without events that indicates a wrong clock, not a holiday."""
+
+BULK = 0.1
+"""Minimum share of all events in a stretch of days that is accepted as correctly dated."""
+
 _HOUR_MS = 3_600_000
 
 _NO_TEXT = "'\u2400'"
@@ -224,7 +238,7 @@ def _bounded(found: str, lifetimes_ms: tuple[int, ...]) -> str:
     judged = f"""SELECT *, CASE WHEN {_is_complete()} AND {shortest} THEN 0
         WHEN {_is_complete(failed.value)} THEN 1 ELSE 2 END AS kind FROM ({found}) AS found"""
     outlasted = " + ".join(f"CASE WHEN used_ms > {each} THEN 1 ELSE 0 END" for each in lifetimes_ms)
-    # the same classes of length as in `trends.session_lengths`
+    # the same classes of length as in `sessions.session_lengths`
     alike = f"""'-', day, '-', saw, '-', least(authentications, 2), '-',
         coalesce(CAST(ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})) AS INT), -1), '-',
         {outlasted}, '-', CASE WHEN shortest_gap_ms < {MIN_REAUTH_INTERVAL_MS} THEN 1 ELSE 0 END"""
@@ -398,6 +412,49 @@ def totals(source: str) -> str:
         count_if(suspect) AS suspects, count_if(NOT whole) AS parts,
         count_if(incomplete) AS incomplete,
         count_if(NOT coalesce(ended_sequence = last_sequence, false)) AS unnamed FROM {source}"""
+
+
+def dated(usage_rows: str) -> str:
+    """One row per stretch of days without a long gap: its events, and whether it is `plausible`.
+
+    A clock without a battery is off by years, on one proxy or on half of them, and usually in the
+    past. So the plausible stretch is the latest one with at least `BULK` of all events.
+    """
+    days = f"""SELECT day, sum(events) AS events, min(first_event_ms) AS first_ms,
+        max(last_event_ms) AS last_ms FROM {usage_rows} GROUP BY day"""
+    gaps = f"""SELECT *, CASE WHEN day - lag(day) OVER (ORDER BY day) > {WRONG_CLOCK_DAYS}
+        THEN 1 ELSE 0 END AS begins FROM ({days}) AS days"""
+    numbered = f"""SELECT *, sum(begins) OVER (ORDER BY day ROWS UNBOUNDED PRECEDING) AS stretch,
+        sum(events) OVER () AS all_events FROM ({gaps}) AS gaps"""
+    stretches = f"""SELECT stretch, {total("events")} AS events, min(day) AS first_day,
+        max(day) AS last_day, min(first_ms) AS first_ms, max(last_ms) AS last_ms,
+        sum(events) >= {BULK} * max(all_events) AS is_bulk
+        FROM ({numbered}) AS numbered GROUP BY stretch"""
+    return f"""SELECT events, first_day, last_day, first_ms, last_ms,
+        stretch = max(CASE WHEN is_bulk THEN stretch END) OVER () AS plausible
+        FROM ({stretches}) AS stretches ORDER BY events DESC, first_day"""
+
+
+def plausible(first_day: int, last_day: int) -> str:
+    """Return the SQL condition for events dated within these days."""
+    return f"(timestamp_ms >= {first_day * DAY_MS} AND timestamp_ms < {(last_day + 1) * DAY_MS})"
+
+
+def observed(usage_rows: str, session_rows: str) -> str:
+    """One row: connections with a principal, those left out, and the time covered by events.
+
+    Hours without events are not covered. The first and the last hour may be covered in part.
+    """
+    hours = f"""SELECT {total("bit_count(hours)")} AS hours, min(first_ms) AS from_ms,
+            max(last_ms) AS to_ms
+        FROM (SELECT bit_or(hours) AS hours, min(first_event_ms) AS first_ms,
+            max(last_event_ms) AS last_ms FROM {usage_rows} GROUP BY day) AS days"""
+    return f"""SELECT s.connections, s.left_out, h.from_ms, h.to_ms,
+        least(h.to_ms - h.from_ms, h.hours * {_HOUR_MS}) AS covered_ms
+        FROM (SELECT coalesce({total("CASE WHEN principal IS NOT NULL THEN alike END")}, 0)
+            AS connections, coalesce({total("left_out * alike")}, 0) AS left_out
+            FROM {session_rows}) AS s
+        CROSS JOIN ({hours}) AS h"""
 
 
 def with_duplicates(source: str) -> str:

@@ -163,7 +163,7 @@ def what_if(
     """One row per lifetime: the connections, clients and principals it would kill, and how often.
 
     `session_rows` come from `sessions.by_their_clients`, `kill_rows` from `kills` for the same
-    lifetimes, and `observed_rows` from `trends.observed`. `kills_per_day_*` is null if less than an
+    lifetimes, and `observed_rows` from `usage.observed`. `kills_per_day_*` is null if less than an
     hour is covered, which is too short for a daily rate. A lifetime longer than the covered time is
     not judged, and its results are null, unless a connection was used for longer than it.
     """

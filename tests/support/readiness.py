@@ -10,9 +10,8 @@ from typing import Any
 from metrics.events import MAX_INT64, ApiVersion, EventKind, SessionEvent
 from metrics.readiness.analysis import Analysis, Question
 from metrics.readiness.duckdb_engine import DuckEngine
-from metrics.readiness.events import LISTS, Problem
+from metrics.readiness.events import LISTS, MAX_ELEMENTS, Problem
 from metrics.readiness.folder import Folder
-from metrics.readiness.sieve import MAX_ELEMENTS
 from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
 from tests.support.metrics import EPOCH_MS, event, to_json_line
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from metrics.readiness import sieve
-from metrics.readiness.duckdb_engine import DuckEngine
+from metrics.readiness import duckdb_engine
+from metrics.readiness.duckdb_engine import MAX_LINE_BYTES, DuckEngine, portions
 from metrics.readiness.errors import ReportError
+from metrics.readiness.events import MAX_ELEMENTS
 from metrics.readiness.folder import event_files
-from metrics.readiness.sieve import MAX_ELEMENTS, MAX_LINE_BYTES, portions
 
 EVENT = b'{"schema_version":1,"kind":"closed","connection_id":"a","sequence":0'
 HOSTILE = {
@@ -47,8 +47,8 @@ def test_packed_lines_that_take_too_much_memory_are_named(tmp_path: Path) -> Non
 def test_portions_are_bounded_and_lose_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sieve, "PORTION_BYTES", 100)
-    monkeypatch.setattr(sieve, "PORTION_COMMAS", 6)
+    monkeypatch.setattr(duckdb_engine, "PORTION_BYTES", 100)
+    monkeypatch.setattr(duckdb_engine, "PORTION_COMMAS", 6)
     lines = [b"1,2,3,4\n", b"1,2,3,4\n", b"5\n", b"x" * 97 + b"\n", b"\n", b"cut"]
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     first.write_bytes(b"".join(lines))

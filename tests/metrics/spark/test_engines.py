@@ -19,7 +19,7 @@ from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.errors import ReportError
 from metrics.readiness.published import TABLES, published
 from metrics.rollout import Stage
-from metrics.spark.engine import SparkEvents
+from metrics.spark.job import SparkEvents
 from metrics.spark.lines import parsed
 from tests.support.metrics import EPOCH_MS, to_json_line
 from tests.support.readiness import (
