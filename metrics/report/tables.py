@@ -1,6 +1,6 @@
 """Tables of the page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -21,12 +21,12 @@ from metrics.report.formats import (
 from metrics.report.verdicts import VERDICT_LABELS
 from metrics.rollout import Stage
 
-Rows = Sequence[Mapping[str, Any]]
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+Cell = Callable[[Row], str]
+"""Function that writes a cell of a row in HTML."""
 
 CLIENTS_SHOWN = 500
-_KILLED = ("killed_connections", "killed_clients", "killed_principals")
-_UNKNOWN = name_of(None)
-_NOT_KNOWN = ("unproven_connections", "cut_short_connections")
 _NAMES_SHOWN = 4
 _DAYS_SHOWN = 14
 _ROWS_SHOWN = 50
@@ -35,39 +35,52 @@ _ACLS_SHOWN = 200
 
 def table(
     name: str,
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    rows: Rows,
+    columns: Mapping[str, Cell],
     *,
     numbers: Sequence[int] = (),
     kind: str = "",
 ) -> str:
-    """Write a table of HTML cells; the columns in `numbers` are aligned to the right.
+    """Write a table of columns by title; those in `numbers` are aligned to the right.
 
     `name` is for screen readers.
     """
-    classes = ["n" if index in numbers else "name" for index in range(len(head))]
+    classes = ["n" if index in numbers else "name" for index in range(len(columns))]
 
-    def row_of(cells: Sequence[str]) -> str:
+    def written(row: Row) -> str:
         # a phone shows each cell on its own line, after the name of its column
-        given = zip(classes, head, cells, strict=True)
+        given = zip(classes, columns.items(), strict=True)
         return "".join(
-            f'<td class="{each}" data-label="{title}">{cell}</td>' for each, title, cell in given
+            f'<td class="{each}" data-label="{title}">{cell(row)}</td>'
+            for each, (title, cell) in given
         )
 
-    titles = zip(classes, head, strict=True)
+    titles = zip(classes, columns, strict=True)
     top = "".join(f'<th scope="col" class="{each}">{title}</th>' for each, title in titles)
-    body = "".join(f"<tr>{row_of(row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{written(row)}</tr>" for row in rows)
     return (
         f'<div class="scroll {kind}"><table aria-label="{name}"><thead><tr>{top}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 
 
-def rest(total: int, shown: int, where: str) -> str:
-    """Write the number of rows shown and in total, and where to find all of them."""
+def _cell(name: str, write: Callable[[Any], str] = name_of) -> Cell:
+    """Return the function that writes one value of a row."""
+    return lambda row: write(row[name])
+
+
+def _short(text: str | None) -> str:
+    return name_of(text, SHORT)
+
+
+def rest(total: int, shown: int, source: str) -> str:
+    """Write the number of rows shown and in total, and which Parquet table has all of them."""
     if total <= shown:
         return ""
-    return f'<p class="soft">The first {number(shown)} of {number(total)}; {where} has all.</p>'
+    return (
+        f'<p class="soft">The first {number(shown)} of {number(total)}; the Parquet table '
+        f"<code>tables/{source}</code> has all.</p>"
+    )
 
 
 def tag(verdict: str) -> str:
@@ -77,28 +90,23 @@ def tag(verdict: str) -> str:
 
 def what_if(rows: Rows, *, missing: bool) -> str:
     """Write one row per lifetime; `missing`: events are missing, which may include kills."""
+
+    def judged(write: Cell) -> Cell:
+        return lambda row: write(row) if is_judged(row) else name_of(None)
+
     return table(
         "What each lifetime would break",
-        [
-            "lifetime",
-            "killed",
-            "clients",
-            "principals",
-            "kills a day",
-            "too late by",
-            "unproven",
-            "cut short",
-        ],
-        [
-            [
-                duration(row["lifetime_ms"]),
-                *(number(row[name]) if is_judged(row) else _UNKNOWN for name in _KILLED),
-                kills_a_day(row, missing=missing) if is_judged(row) else _UNKNOWN,
-                duration(row["late_median_ms"]),
-                *(number(row[name]) if is_judged(row) else _UNKNOWN for name in _NOT_KNOWN),
-            ]
-            for row in rows
-        ],
+        rows,
+        {
+            "lifetime": _cell("lifetime_ms", duration),
+            "killed": judged(_cell("killed_connections", number)),
+            "clients": judged(_cell("killed_clients", number)),
+            "principals": judged(_cell("killed_principals", number)),
+            "kills a day": judged(lambda row: kills_a_day(row, missing=missing)),
+            "too late by": _cell("late_median_ms", duration),
+            "unproven": judged(_cell("unproven_connections", number)),
+            "cut short": judged(_cell("cut_short_connections", number)),
+        },
         numbers=range(1, 8),
         kind="few numbers",
     ) + (
@@ -122,20 +130,17 @@ def kafka_4(rows: Rows, total: int) -> str:
     shown = rows[:CLIENTS_SHOWN]
     return table(
         "Clients that break at Kafka 4.0",
-        ["principal", "client", "versions", "connections", "from", "last seen (UTC)"],
-        [
-            [
-                name_of(row["principal"]),
-                f'{name_of(row["client_id"])}<br><span class="soft">{_software(row)}</span>',
-                ", ".join(name_of(each, SHORT) for each in row["versions"]),
-                number(row["connections"]),
-                _hosts(row),
-                moment(row["last_ms"]),
-            ]
-            for row in shown
-        ],
+        shown,
+        {
+            "principal": _cell("principal"),
+            "client": _client,
+            "versions": lambda row: ", ".join(map(_short, row["versions"])),
+            "connections": _cell("connections", number),
+            "from": _hosts,
+            "last seen (UTC)": _cell("last_ms", moment),
+        },
         numbers=(3,),
-    ) + rest(total, len(shown), "the Parquet table <code>tables/dropped_versions</code>")
+    ) + rest(total, len(shown), "dropped_versions")
 
 
 def latencies(rows: Rows) -> str:
@@ -144,36 +149,34 @@ def latencies(rows: Rows) -> str:
         return ""
     return table(
         "Latency of authentications",
-        ["mechanism", "which", "count", "p50", "p95", "p99"],
-        [
-            [
-                name_of(row["mechanism"]),
-                "re-authentication" if row["kind"] == "reauthenticated" else "first",
-                number(row["count"]),
-                *(milliseconds(row[quantile]) for quantile in ("p50_us", "p95_us", "p99_us")),
-            ]
-            for row in rows
-        ],
+        rows,
+        {
+            "mechanism": _cell("mechanism"),
+            "which": lambda row: _which(again=row["kind"] == "reauthenticated"),
+            "count": _cell("count", number),
+            **{each: _cell(f"{each}_us", milliseconds) for each in ("p50", "p95", "p99")},
+        },
         numbers=range(2, 6),
         kind="few",
     )
+
+
+def _which(*, again: bool) -> str:
+    return "re-authentication" if again else "first"
 
 
 def storms(rows: Rows) -> str:
     """Write the busiest minutes."""
     return table(
         "Busiest minutes",
-        ["busiest minute (UTC)", "mechanism", "authentications", "of them again", "busy"],
-        [
-            [
-                moment(row["minute_ms"]),
-                name_of(row["mechanism"]),
-                number(row["authentications"]),
-                number(row["reauthentications"]),
-                share(None if row["busy_us"] is None else row["busy_us"] / 600_000),
-            ]
-            for row in rows
-        ],
+        rows,
+        {
+            "busiest minute (UTC)": _cell("minute_ms", moment),
+            "mechanism": _cell("mechanism"),
+            "authentications": _cell("authentications", number),
+            "of them again": _cell("reauthentications", number),
+            "busy": lambda row: share(None if row["busy_us"] is None else row["busy_us"] / 600_000),
+        },
         numbers=range(2, 5),
         kind="few",
     ) + (
@@ -186,8 +189,8 @@ def funnel(rows: Rows) -> str:
     """Write the principals of each day by their stage."""
     return table(
         "Principals by day and stage",
-        ["day", *Stage],
-        [[str(row["day"]), *(number(row[each]) for each in Stage)] for row in rows[-_DAYS_SHOWN:]],
+        rows[-_DAYS_SHOWN:],
+        {"day": _cell("day", str), **{str(each): _cell(each, number) for each in Stage}},
         numbers=range(1, 7),
         kind="few numbers",
     )
@@ -197,38 +200,34 @@ def rollout(rows: Rows) -> str:
     """Write the principals with their stage, and the client that is farthest from ready."""
     return table(
         "Principals and their stage",
-        ["principal", "stage", "clients", "farthest from ready", "its re-authentications"],
-        [
-            [
-                name_of(row["principal"]),
-                row["stage"],
-                number(row["clients"]),
-                f'{name_of(row["client_id"])}<br><span class="soft">{_software(row)}</span>',
-                f"{number(row['reauthentications'])} in {duration(row['evidence_ms'])}",
-            ]
-            for row in rows[:_ROWS_SHOWN]
-        ],
+        rows[:_ROWS_SHOWN],
+        {
+            "principal": _cell("principal"),
+            "stage": _cell("stage", str),
+            "clients": _cell("clients", number),
+            "farthest from ready": _client,
+            "its re-authentications": lambda row: (
+                f"{number(row['reauthentications'])} in {duration(row['evidence_ms'])}"
+            ),
+        },
         numbers=(2,),
-    ) + rest(len(rows), _ROWS_SHOWN, "the Parquet table <code>tables/rollout</code>")
+    ) + rest(len(rows), _ROWS_SHOWN, "rollout")
 
 
 def short_tokens(rows: Rows) -> str:
     """Write the clients with tokens that are too short."""
     return table(
         "Tokens too short",
-        ["principal", "client id", "shortest token", "used past it by", "verdict"],
-        [
-            [
-                name_of(row["principal"]),
-                name_of(row["client_id"]),
-                duration(row["credential_lifetime_ms"]),
-                duration(row["outlived_ms"]),
-                tag(row["verdict"]),
-            ]
-            for row in rows[:_ROWS_SHOWN]
-        ],
+        rows[:_ROWS_SHOWN],
+        {
+            "principal": _cell("principal"),
+            "client id": _cell("client_id"),
+            "shortest token": _cell("credential_lifetime_ms", duration),
+            "used past it by": _cell("outlived_ms", duration),
+            "verdict": _cell("verdict", tag),
+        },
         numbers=(2, 3),
-    ) + rest(len(rows), _ROWS_SHOWN, "the Parquet table <code>tables/short_tokens</code>")
+    ) + rest(len(rows), _ROWS_SHOWN, "short_tokens")
 
 
 def _reason(reason: str | None) -> str:
@@ -246,35 +245,29 @@ def failures(rows: Rows) -> str:
     """Write the failed authentications by reason."""
     return table(
         "Failed authentications",
-        ["mechanism", "reason", "which", "count"],
-        [
-            [
-                name_of(row["mechanism"]),
-                _reason(row["failure_reason"]),
-                "re-authentication" if row["reauthentication"] else "first",
-                number(row["count"]),
-            ]
-            for row in rows[:_ROWS_SHOWN]
-        ],
+        rows[:_ROWS_SHOWN],
+        {
+            "mechanism": _cell("mechanism"),
+            "reason": _cell("failure_reason", _reason),
+            "which": lambda row: _which(again=row["reauthentication"]),
+            "count": _cell("count", number),
+        },
         numbers=(3,),
         kind="few",
-    ) + rest(len(rows), _ROWS_SHOWN, "the Parquet table <code>tables/failures</code>")
+    ) + rest(len(rows), _ROWS_SHOWN, "failures")
 
 
 def upgrades(rows: Rows) -> str:
     """Write one row per library and version to upgrade."""
     return table(
         "What to upgrade",
-        ["software", "clients", "principals", "what helps"],
-        [
-            [
-                _with_version(row["software"], row["version"]),
-                number(row["clients"]),
-                _names(row["principals"], row["principal_count"]),
-                plain(row["advice"]),
-            ]
-            for row in rows
-        ],
+        rows,
+        {
+            "software": lambda row: _with_version(row["software"], row["version"]),
+            "clients": _cell("clients", number),
+            "principals": lambda row: _names(row["principals"], row["principal_count"]),
+            "what helps": _cell("advice", plain),
+        },
         numbers=(1,),
     )
 
@@ -294,63 +287,49 @@ def missing_acls(rows: Rows, left_out: int) -> str:
             f"{number(len(rows)) if left_out else 'all'}"
             f"{', the Parquet table <code>tables/denials</code> all' if left_out else ''}.</p>"
         )
-    return (
-        table(
-            "Missing ACLs",
-            ["principal", "resource", "operations", "denied", "would be denied", "note"],
-            [
-                [
-                    name_of(row["principal"]),
-                    f"{plain(row['resource_type'])} {name_of(row['resource_name'])}",
-                    plain(", ".join(row["operations"])),
-                    number(row["denied"]),
-                    number(row["would_be_denied"]),
-                    f"to be decided by hand: {plain(row['note'])}" if row["note"] else "",
-                ]
-                for row in shown
-            ],
-            numbers=(3, 4),
-        )
-        + more
-    )
+    columns: Mapping[str, Cell] = {
+        "principal": _cell("principal"),
+        "resource": lambda row: f"{plain(row['resource_type'])} {name_of(row['resource_name'])}",
+        "operations": lambda row: plain(", ".join(row["operations"])),
+        "denied": _cell("denied", number),
+        "would be denied": _cell("would_be_denied", number),
+        "note": lambda row: f"to be decided by hand: {plain(row['note'])}" if row["note"] else "",
+    }
+    return table("Missing ACLs", shown, columns, numbers=(3, 4)) + more
 
 
 def acls(rows: Rows) -> str:
     """Write ACLs with their use."""
     return table(
         "ACLs",
-        ["principal", "resource", "operation", "requests", "used", "last used (UTC)"],
-        [
-            [
-                name_of(row["principal"]),
-                f"{plain(row['resource_type'])} {plain(row['pattern_type'])} "
-                f"{name_of(row['name'], SHORT)}",
-                plain(row["operation"]),
-                number(row["requests"]),
-                f"{plain(', '.join(row['used_operations']))} "
-                f"{', '.join(name_of(each, SHORT) for each in row['names'])}",
-                moment(row["last_ms"]),
-            ]
-            for row in rows[:_ACLS_SHOWN]
-        ],
+        rows[:_ACLS_SHOWN],
+        {
+            "principal": _cell("principal"),
+            "resource": lambda row: (
+                f"{plain(row['resource_type'])} {plain(row['pattern_type'])} {_short(row['name'])}"
+            ),
+            "operation": _cell("operation", plain),
+            "requests": _cell("requests", number),
+            "used": lambda row: (
+                f"{plain(', '.join(row['used_operations']))} {', '.join(map(_short, row['names']))}"
+            ),
+            "last used (UTC)": _cell("last_ms", moment),
+        },
         numbers=(3,),
-    ) + rest(len(rows), _ACLS_SHOWN, "the Parquet table <code>tables/acl_use</code>")
+    ) + rest(len(rows), _ACLS_SHOWN, "acl_use")
 
 
 def libraries(rows: Rows) -> str:
     """Write the libraries' versions that re-authenticate, with their sources."""
     return table(
         "Libraries",
-        ["library", "since", "note", "source"],
-        [
-            [
-                plain(row["library"]),
-                "no version" if row["since"] is None else plain(row["since"]),
-                plain(row["note"]),
-                plain(row["source"]),
-            ]
-            for row in rows
-        ],
+        rows,
+        {
+            "library": _cell("library", plain),
+            "since": lambda row: plain(row["since"] or "no version"),
+            "note": _cell("note", plain),
+            "source": _cell("source", plain),
+        },
     )
 
 
@@ -358,27 +337,23 @@ def clients(rows: Rows) -> str:
     """Write the clients with one verdict, with the evidence for it."""
     return table(
         "Clients",
-        ["principal", "client", "connections", "evidence"],
-        [
-            [
-                name_of(row["principal"]),
-                f'{name_of(row["client_id"])}<br><span class="soft">{_software(row)}<br>'
-                f"{name_of(row['mechanism'])}</span>",
-                number(row["connections"]),
-                f"{plain(row['evidence'])}; from {_hosts(row)}{_details(row)}",
-            ]
-            for row in rows
-        ],
+        rows,
+        {
+            "principal": _cell("principal"),
+            "client": lambda row: _client(row, f"<br>{name_of(row['mechanism'])}"),
+            "connections": _cell("connections", number),
+            "evidence": lambda row: f"{plain(row['evidence'])}; from {_hosts(row)}{_details(row)}",
+        },
         numbers=(2,),
         kind="evidence",
     )
 
 
-def _details(row: Mapping[str, Any]) -> str:
+def _details(row: Row) -> str:
     """Write a folded section on one client, with the verdict at the end of each day it was seen."""
     facts = {
         "seen (UTC)": span(row["first_seen_ms"], row["last_seen_ms"]),
-        "listeners": ", ".join(name_of(each, SHORT) for each in row["listeners"]),
+        "listeners": ", ".join(map(_short, row["listeners"])),
         "announced lifetime": duration(row["announced_ms"] or None),
         "longest use of a session": duration(row["used_ms"]),
         "re-authentications": number(row["reauthentications"]),
@@ -404,21 +379,23 @@ def _timeline(days: Mapping[str, str]) -> str:
     return f'<ol class="timeline" aria-label="Verdict by day">{"".join(bars)}</ol>' if bars else ""
 
 
-def _software(row: Mapping[str, Any]) -> str:
-    return _with_version(row["client_software_name"], row["client_software_version"])
+def _client(row: Row, more: str = "") -> str:
+    """Write the client id, and below it the software and `more`."""
+    software = _with_version(row["client_software_name"], row["client_software_version"])
+    return f'{name_of(row["client_id"])}<br><span class="soft">{software}{more}</span>'
 
 
 def _with_version(software: str | None, version: str | None) -> str:
     return name_of(None if software is None else f"{software} {version or ''}".strip())
 
 
-def _hosts(row: Mapping[str, Any]) -> str:
+def _hosts(row: Row) -> str:
     shown = ", ".join(name_of(host) for host in row["hosts"][:2])
     more = row["host_count"] - min(2, len(row["hosts"]))
     return f"{shown} and {number(more)} more" if more > 0 else shown
 
 
 def _names(names: Sequence[str], total: int) -> str:
-    shown = "; ".join(name_of(name, SHORT) for name in names[:_NAMES_SHOWN])
+    shown = "; ".join(map(_short, names[:_NAMES_SHOWN]))
     more = total - _NAMES_SHOWN
     return f"{shown} and {number(more)} more" if more > 0 else shown
