@@ -24,7 +24,8 @@ from metrics.readiness.folder import Folder
 BATCH_BYTES: Final = 128 * 1024 * 1024
 """Size in bytes of the lines in a file."""
 SMALL_BYTES: Final = 2 * 1024 * 1024
-"""Size in bytes below which files are merged; a full batch gives a file of about twice the size."""
+"""Size in bytes below which a file is merged with the next one; a full batch gives a file of about
+twice the size."""
 NAME: Final = "topic.json"
 
 _VERSION: Final = 1
@@ -86,24 +87,26 @@ class TopicTable:
         return self._folder / f"events-{number:07}.parquet"
 
     def _merge(self, engine: DuckEngine) -> None:
-        """Merge the last files if they are small, and together as large as the one before them.
+        """Merge the last two files if the first of them is small.
 
-        A file is therefore rewritten only when it at least doubles. Files whose lists together
-        exceed the memory are not merged: a small file may have many elements.
+        Files whose lists together exceed the memory are not merged: a small file may have many
+        elements.
         """
-        count = _small_at_end([self._path(number).stat().st_size for number in self._files])
-        if count > 1:
-            kept, merged = self._files[:-count], self._files[-count:]
-            files, target = [self._path(number) for number in merged], self._path(self._next())
-            if engine.elements(files) > PORTION_COMMAS:
-                return
-            try:
-                engine.merge(files, target)
-            except duckdb.OutOfMemoryException:  # of lines made to exhaust the memory
-                target.unlink(missing_ok=True)
-                return
-            self._save([*kept, self._next()], self._offsets)
-            self._remove_others()
+        files, target = (
+            [self._path(number) for number in self._files[-2:]],
+            self._path(self._next()),
+        )
+        if len(files) < 2 or files[0].stat().st_size >= SMALL_BYTES:
+            return
+        if engine.elements(files) > PORTION_COMMAS:
+            return
+        try:
+            engine.merge(files, target)
+        except duckdb.OutOfMemoryException:  # of lines made to exhaust the memory
+            target.unlink(missing_ok=True)
+            return
+        self._save([*self._files[:-2], self._next()], self._offsets)
+        self._remove_others()
 
     def _remove_others(self) -> None:
         """Remove files that `topic.json` does not list."""
@@ -151,16 +154,6 @@ def _write(lines: Iterator[bytes], path: Path) -> int:
             if size >= BATCH_BYTES:
                 break
     return size
-
-
-def _small_at_end(sizes: list[int]) -> int:
-    """Return the number of files to merge, counted from the last; 0 to keep all as they are."""
-    count, together = 0, 0
-    for size in reversed(sizes):
-        if size >= SMALL_BYTES or (count and size > together):
-            break
-        count, together = count + 1, together + size
-    return count if count > 1 else 0
 
 
 def _sync(path: Path) -> None:

@@ -55,7 +55,7 @@ def test_small_files_become_few(tmp_path: Path) -> None:
         run(tmp_path, topic)
         files = {path.name: path for path in tmp_path.glob("*.parquet")}
         written += max(files.items())[1].stat().st_size
-    assert len(files) <= 6
+    assert len(files) == 1
     assert sequences(tmp_path) == list(range(80))
     assert written < 40 * 6 * 4 * 1024 + sum(each.stat().st_size for each in files.values()) * 6
 
