@@ -71,7 +71,7 @@ class Question:
     """Bounds of the events' time, epoch ms: from `since_ms`, before `until_ms`; None: no bound."""
     acls: Path | None = None
     users: Path | None = None
-    """Files with the ACLs and the users to compare the use with; None: not compared."""
+    """Files with the ACLs and users to compare the use with, in JSON; None: not compared."""
 
 
 class Analysis:

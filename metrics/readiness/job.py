@@ -73,7 +73,7 @@ def answered(read: Read, settings: Settings, made: Staging, progress: Progress) 
                 with duckdb_errors():
                     read(engine, broken)
                     analysis = Analysis(
-                        engine, engine, settings.question, progress, str(made.tables), made.run_id
+                        engine, engine, settings, progress, str(made.tables), made.run_id
                     )
                     analysis.run()
                     analysis.files_aside = engine.folder.aside
@@ -207,9 +207,12 @@ def settings_of(
     )
     if min_observed is not None:
         more["min_observed_ms"] = duration_ms(min_observed)
+    required = tuple(map(requirement, require))
+    asked_ms = [each.lifetime_ms for each in required if each.lifetime_ms is not None]
     return Settings(
-        lifetimes_ms=tuple(sorted({*DEFAULT_LIFETIMES_MS, *map(duration_ms, lifetime)})),
-        requirements=tuple(map(requirement, require)),
+        lifetimes_ms=tuple(sorted({*DEFAULT_LIFETIMES_MS, *map(duration_ms, lifetime), *asked_ms})),
+        principals=[each.principal for each in required if each.principal is not None],
+        requirements=required,
         as_of_ms=time.time_ns() // 1_000_000 if as_of_ms is None else as_of_ms,
         since_ms=since_ms,
         until_ms=until_ms,

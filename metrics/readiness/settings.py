@@ -11,7 +11,6 @@ from metrics.readiness.errors import ReportError
 from metrics.readiness.events import DAY_MS
 from metrics.readiness.folder import event_files, is_remote, is_within
 from metrics.readiness.output import CSV, RUNS, TABLES
-from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
 from metrics.report.requirements import Requirement
 
 _TOPIC = "kafka:"
@@ -26,20 +25,15 @@ class EngineName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Question):
     """Settings of a report: its events, its questions and its output."""
 
     events: str
     """The folder of event files or Parquet, or `kafka:topic`."""
     out: str
     """The folder of the report, or an address that Hadoop supports."""
-    lifetimes_ms: tuple[int, ...] = DEFAULT_LIFETIMES_MS
     requirements: tuple[Requirement, ...] = ()
-    as_of_ms: int
-    """The present time for the report, epoch ms."""
-    since_ms: int | None = None
-    until_ms: int | None = None
-    """Bounds of the events' time, epoch ms: from `since_ms`, before `until_ms`; None: no bound."""
+    """The requirements; `lifetimes_ms` and `principals` include theirs."""
     min_observed_ms: int = DAY_MS
     """The time in milliseconds that events must cover before the report advises to enforce."""
     engine: EngineName = EngineName.AUTO
@@ -51,9 +45,6 @@ class Settings:
     """The folder to which each run adds its tables; None: keep only the last run's."""
     history_days: int | None = None
     """The number of days for which the history is kept; None: forever."""
-    acls: Path | None = None
-    users: Path | None = None
-    """The files with ACLs and users to compare the use with, in JSON; None: not compared."""
     kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The settings for a topic of librdkafka, or of Spark's connector (`is_for_spark`)."""
 
@@ -61,20 +52,6 @@ class Settings:
     def topic(self) -> str | None:
         """The Kafka topic with the events; None if they are in a folder."""
         return self.events.removeprefix(_TOPIC) if self.events.startswith(_TOPIC) else None
-
-    @property
-    def question(self) -> Question:
-        """The question that the report answers from the events."""
-        asked = [each.lifetime_ms for each in self.requirements if each.lifetime_ms is not None]
-        return Question(
-            as_of_ms=self.as_of_ms,
-            lifetimes_ms=tuple(sorted({*self.lifetimes_ms, *asked})),
-            principals=[each.principal for each in self.requirements if each.principal is not None],
-            since_ms=self.since_ms,
-            until_ms=self.until_ms,
-            acls=self.acls,
-            users=self.users,
-        )
 
     def check(self) -> None:
         """Raise ReportError for invalid options, missing events, or output among the events."""

@@ -127,12 +127,7 @@ def _advice(software: str | None, version: str | None) -> dict[str, Any]:
 def library_table() -> list[dict[str, Any]]:
     """Return the table of libraries for the report."""
     return [
-        {
-            "library": each.name,
-            "since": each.since,
-            "note": each.note,
-            "source": each.source,
-        }
+        {"library": each.name, "since": each.since, "note": each.note, "source": each.source}
         for each in LIBRARIES
     ]
 

@@ -125,7 +125,7 @@ def _by_both(
     ):
         log.read(rows)
         tables = str(made.tables)
-        analysis = Analysis(log, here, settings.question, progress, tables, made.run_id)
+        analysis = Analysis(log, here, settings, progress, tables, made.run_id)
         analysis.run()
         return analysis, "spark+duckdb"
 

@@ -68,7 +68,12 @@ def report(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     """By DuckDB; the same by Spark is below."""
     out = tmp_path_factory.mktemp("report")
     facts, unmet = run(
-        settings(folder, out, requirements=(requirement("99%"), requirement("User:ready-0")))
+        settings(
+            folder,
+            out,
+            requirements=(requirement("99%"), requirement("User:ready-0")),
+            principals=["User:ready-0"],
+        )
     )
     assert unmet == [f"99% ({facts['requirements'][0]['found']})"]
     return out, facts
@@ -117,7 +122,9 @@ def test_beyond_what_is_collected_principals_count_and_the_worst_are_kept(
 ) -> None:
     monkeypatch.setattr(analysis, "MAX_ROWS", 5)
     best = report[1]["principals"][-1]["principal"]
-    facts, unmet = run(settings(folder, tmp_path, requirements=(requirement(best),)))
+    facts, unmet = run(
+        settings(folder, tmp_path, requirements=(requirement(best),), principals=[best])
+    )
     assert best not in {row["principal"] for row in facts["principals"]}
     assert unmet == []
     all_told = report[1]
