@@ -17,8 +17,7 @@ from metrics.readiness import (
     what_if,
 )
 from metrics.readiness.events import Problem, Row, words
-from metrics.readiness.output import CSV
-from metrics.readiness.published import CLIENT_HASH, TABLES, as_text, comments, published
+from metrics.readiness.published import CLIENT_HASH
 from metrics.report.tables import CLIENTS_SHOWN
 
 if TYPE_CHECKING:
@@ -81,19 +80,9 @@ class Analysis:
     """
 
     def __init__(
-        self,
-        log: Events,
-        engine: "DuckEngine",
-        question: Question,
-        progress: Progress,
-        tables: str | None = None,
-        run_id: str = "",
+        self, log: Events, engine: "DuckEngine", question: Question, progress: Progress
     ) -> None:
-        """Run queries of events on `log`, and queries of their results on `engine`.
-
-        `tables`: the folder or address below which the tables of the run `run_id` are published;
-        None: they are not published.
-        """
+        """Run queries of events on `log`, and queries of their results on `engine`."""
         self.rows: dict[str, list[Row]] = {}
         self.lines: dict[str, int] = {}
         self.files_aside: Mapping[Path, str] = {}
@@ -106,8 +95,6 @@ class Analysis:
             "since_ms": question.since_ms,
             "until_ms": question.until_ms,
         }
-        self._tables = tables
-        self._run_id = run_id
         self._progress = progress
         self._dated = "true"
         """SQL condition for events with a plausible date."""
@@ -120,7 +107,6 @@ class Analysis:
         self.base()
         self._progress("applying lifetimes")
         self.lifetimes()
-        self._progress("writing tables")
         self.tables()
 
     def clean(self) -> None:
@@ -287,7 +273,7 @@ class Analysis:
         engine.keep("what_if", what_if.what_if("standing", "kills", "observed", lifetimes_ms))
 
     def tables(self) -> None:
-        """Build the other tables, publish all of them, and keep the rows for the page."""
+        """Build the other tables, and keep the rows for the page."""
         keep, members = self._engine.keep, usage.memberships
         keep("principals", sessions.by_principal("clients"))
         keep("regressed", sessions.regressed("clients", "client_days"))
@@ -308,12 +294,6 @@ class Analysis:
         keep("groups", sessions.groups("client_groups", "clients"))
         self._rollout()
         self._audit()
-        if self._tables is not None:
-            for name in TABLES:
-                query = published(name, self._run_id, self._question.as_of_ms)
-                self._engine.write(query, f"{self._tables}/{name}", comments(name))
-                file = Path(self._tables).with_name(CSV) / f"{name}.csv"
-                self._engine.write_csv(as_text(name, query), file)
         self._first_rows()
 
     def _rollout(self) -> None:

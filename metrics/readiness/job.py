@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from metrics.readiness.analysis import Analysis, Progress
+from metrics.readiness.analysis import Analysis, Events, Progress
 from metrics.readiness.errors import BrokenFileError, Interrupted, ReportError
 from metrics.readiness.folder import event_files, held, is_remote
 from metrics.readiness.output import (
@@ -24,6 +24,7 @@ from metrics.readiness.output import (
     prune_history,
     publish,
     staging,
+    write_tables,
 )
 from metrics.readiness.published import TABLES
 from metrics.readiness.settings import Settings
@@ -72,10 +73,7 @@ def answered(read: Read, settings: Settings, made: Staging, progress: Progress) 
             try:
                 with duckdb_errors():
                     read(engine, broken)
-                    analysis = Analysis(
-                        engine, engine, settings, progress, str(made.tables), made.run_id
-                    )
-                    analysis.run()
+                    analysis = analysis_of(engine, engine, settings, made, progress)
                     analysis.files_aside = engine.folder.aside
                     return analysis
             except BrokenFileError as error:
@@ -86,6 +84,17 @@ def answered(read: Read, settings: Settings, made: Staging, progress: Progress) 
                     raise
                 broken |= more
         made.begin_tables()
+
+
+def analysis_of(
+    log: Events, engine: "DuckEngine", settings: Settings, made: Staging, progress: Progress
+) -> Analysis:
+    """Run the analysis, and write its tables."""
+    analysis = Analysis(log, engine, settings, progress)
+    analysis.run()
+    progress("writing tables")
+    write_tables(engine, made, settings.as_of_ms)
+    return analysis
 
 
 def run(

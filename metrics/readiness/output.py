@@ -23,10 +23,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from metrics.readiness import published
 from metrics.report.write import JSON_NAME
+
+if TYPE_CHECKING:
+    from metrics.readiness.duckdb_engine import DuckEngine
 
 TABLES = "tables"
 CSV = "csv"
@@ -81,6 +84,14 @@ def staging(out: Path, run_id: str) -> Iterator[Staging]:
         yield made
     finally:
         shutil.rmtree(made.folder, ignore_errors=True)
+
+
+def write_tables(engine: "DuckEngine", made: Staging, as_of_ms: int) -> None:
+    """Write the published tables of an analysis as Parquet and CSV."""
+    for name in published.TABLES:
+        query = published.published(name, made.run_id, as_of_ms)
+        engine.write(query, made.tables / name, published.comments(name))
+        engine.write_csv(published.as_text(name, query), made.folder / CSV / f"{name}.csv")
 
 
 def publish(made: Staging, out: Path) -> None:

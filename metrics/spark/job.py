@@ -124,10 +124,7 @@ def _by_both(
         closing(SparkEvents(spark, here, shared, made.scratch)) as log,
     ):
         log.read(rows)
-        tables = str(made.tables)
-        analysis = Analysis(log, here, settings, progress, tables, made.run_id)
-        analysis.run()
-        return analysis, "spark+duckdb"
+        return job.analysis_of(log, here, settings, made, progress), "spark+duckdb"
 
 
 _SCRATCH = "scratch"
