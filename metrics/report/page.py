@@ -3,7 +3,6 @@
 Its one script filters rows by name; its hash is in the page's Content-Security-Policy.
 """
 
-import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -69,36 +68,35 @@ _ENGINES = {
 
 
 def page(facts: Facts) -> str:
-    """Write the page."""
-    sections = [
-        _by_principal(facts),
-        _by_group(facts),
-        _what_if(facts),
-        _kafka_4(facts),
-        _storms(facts),
-        _trend(facts),
-        _rollout(facts),
-        _tokens(facts),
-        _next_steps(facts),
-        _acls(facts),
-        _clients(facts),
-        _input(facts),
-    ]
-    written = "".join(sections)
-    body = f"{summary(facts)}{_contents(written)}{written}"
+    """Write the page; a section without content is left out."""
+    sections = (
+        ("principals", "By principal", _by_principal(facts)),
+        ("groups", "By group", _by_group(facts)),
+        ("lifetimes", "What would a lifetime break?", _what_if(facts)),
+        ("kafka-4", "Breaks at Kafka 4.0", _kafka_4(facts)),
+        ("storms", "Storms and latency", _storms(facts)),
+        ("trend", "Trend", _trend(facts)),
+        ("rollout", "Rollout", _rollout(facts)),
+        ("tokens", "Tokens too short", _tokens(facts)),
+        ("failures", "Failed authentications", _failures(facts)),
+        ("next", "What to do next", _next_steps(facts)),
+        ("acl-use", "ACLs and their use", _acls(facts)),
+        ("clients", "Clients and their evidence", _clients(facts)),
+        ("read", "What was read", _input(facts)),
+    )
+    written, links = "", ""
+    for name, title, content in sections:
+        if content:
+            written += f'<section id="{name}"><h2>{title}</h2>{content}</section>'
+            links += f'<li><a href="#{name}">{title}</a></li>'
+    contents = f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
+    body = f"{summary(facts)}{contents}{written}"
     return f"{_HEAD}\n{STYLE}{BODY_BEGINS}{body}</main><script>{_SCRIPT}</script></body></html>\n"
 
 
 def run_mark(run_id: str) -> str:
     """Write the mark of a page's run; no other text on the page can contain it."""
     return f'<p class="soft">Run {plain(run_id)}, answered by '
-
-
-def _contents(written: str) -> str:
-    """Write links to the sections of the page."""
-    found = re.findall(r'<section id="([a-z0-9-]+)"><h2>(.*?)</h2>', written)
-    links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in found)
-    return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
 
 
 def _by_principal(facts: Facts) -> str:
@@ -108,11 +106,10 @@ def _by_principal(facts: Facts) -> str:
     verdicts = facts["principals_by_verdict"]
     total = sum(verdicts.values())
     return (
-        '<section id="principals"><h2>By principal</h2>'
         '<p class="soft">Clients of each principal, the worst first; the longer a bar, the '
         "more clients. A principal can be enforced "
         f"when all its clients are ready: {number(verdicts['ready'])} of {number(total)} can be."
-        f"</p>{plots.principal_bars(rows, total)}</section>"
+        f"</p>{plots.principal_bars(rows, total)}"
     )
 
 
@@ -121,10 +118,9 @@ def _by_group(facts: Facts) -> str:
     if not rows:
         return ""
     return (
-        '<section id="groups"><h2>By group</h2>'
         '<p class="soft">Clients of the members of each group, the worst first; who is a member '
         "of several stands in each. A group can be enforced when all these clients are ready."
-        f"</p>{plots.principal_bars(rows, total)}</section>"
+        f"</p>{plots.principal_bars(rows, total)}"
     )
 
 
@@ -133,12 +129,11 @@ def _what_if(facts: Facts) -> str:
     if not rows:
         return ""
     return (
-        '<section id="lifetimes"><h2>What would a lifetime break?</h2>'
         '<p class="soft">Connections that each lifetime would have killed, or might have '
         "(unproven).</p>"
         f"{plots.kills(rows, missing=missing)}{tables.what_if(rows, missing=missing)}"
         "<details><summary>How long sessions are used</summary>"
-        f"{plots.session_lengths(facts['session_lengths'], rows)}</details></section>"
+        f"{plots.session_lengths(facts['session_lengths'], rows)}</details>"
     )
 
 
@@ -147,12 +142,11 @@ def _kafka_4(facts: Facts) -> str:
     if not breaks["clients"]:
         return ""
     return (
-        '<section id="kafka-4"><h2>Breaks at Kafka 4.0</h2>'
         '<p class="soft">Clients that use versions of APIs that Kafka 4.0 dropped (KIP-896), '
         "those with most connections first; whether they re-authenticate is another matter. "
         "Clients without SASL are among them. Before the brokers are upgraded to Kafka 4, these "
         "need a newer library, or where a version is configured, a newer one.</p>"
-        f"{tables.kafka_4(breaks['clients'], breaks['client_count'])}</section>"
+        f"{tables.kafka_4(breaks['clients'], breaks['client_count'])}"
     )
 
 
@@ -161,13 +155,12 @@ def _storms(facts: Facts) -> str:
     if not storms["profile"]:
         return ""
     return (
-        '<section id="storms"><h2>Storms and latency</h2>'
         '<p class="soft">Authentications in the busiest minute of each stretch of time. Many at '
         "one moment come from a restart, or from lifetimes that began together.</p>"
         f"{plots.storms(storms['profile'])}"
         "<details><summary>Latencies, and the busiest minutes</summary>"
         f"{tables.latencies(facts['latencies'])}{tables.storms(storms['busiest'][:5])}</details>"
-        "</section>"
+        ""
     )
 
 
@@ -176,9 +169,8 @@ def _trend(facts: Facts) -> str:
     if not trend["days"]:
         return ""
     return (
-        '<section id="trend"><h2>Trend</h2>'
         '<p class="soft">Clients seen on each day, as they were known at its end; without those '
-        f"that never logged in. {_outlook(facts)}</p>{plots.trend(trend['days'])}</section>"
+        f"that never logged in. {_outlook(facts)}</p>{plots.trend(trend['days'])}"
     )
 
 
@@ -216,36 +208,37 @@ def _rollout(facts: Facts) -> str:
         if text and is_observed(facts)
     )
     return (
-        '<section id="rollout"><h2>Rollout</h2><p class="soft">Principals at the end of each day '
+        '<p class="soft">Principals at the end of each day '
         "by the rules of <code>reauth.enforcement: auto</code>: a client is ready after "
         f"{REAUTHENTICATIONS} re-authentications in time over {duration(WINDOW_MS)} without a "
         "failure, a principal when all its clients of the last "
         f"{duration(EVIDENCE_MAX_AGE_MS)} are.</p>{tables.funnel(rollout['days'])}"
         f"<details><summary>By principal</summary>{tables.rollout(rollout['principals'])}</details>"
-        f"{pasted}</section>"
+        f"{pasted}"
     )
 
 
 def _tokens(facts: Facts) -> str:
-    rows, failures = facts["short_tokens"], facts["failures"]
-    shown = ""
-    if rows:
-        shown += (
-            '<section id="tokens"><h2>Tokens too short</h2>'
-            '<p class="soft">Connections that were used past the end of the token they logged in '
-            "with, or tokens of less than a minute.</p>"
-            f"<details><summary>{count(len(rows), 'client')}</summary>"
-            f"{tables.short_tokens(rows)}</details></section>"
-        )
-    if failures:
-        failed = sum(row["count"] for row in failures)
-        shown += (
-            '<section id="failures"><h2>Failed authentications</h2>'
-            '<p class="soft">Each failure closed a connection.</p>'
-            f"<details><summary>{count(failed, 'failure')}</summary>"
-            f"{tables.failures(failures)}</details></section>"
-        )
-    return shown
+    rows = facts["short_tokens"]
+    if not rows:
+        return ""
+    return (
+        '<p class="soft">Connections that were used past the end of the token they logged in '
+        "with, or tokens of less than a minute.</p>"
+        f"<details><summary>{count(len(rows), 'client')}</summary>"
+        f"{tables.short_tokens(rows)}</details>"
+    )
+
+
+def _failures(facts: Facts) -> str:
+    rows = facts["failures"]
+    if not rows:
+        return ""
+    return (
+        '<p class="soft">Each failure closed a connection.</p>'
+        f"<details><summary>{count(sum(row['count'] for row in rows), 'failure')}</summary>"
+        f"{tables.failures(rows)}</details>"
+    )
 
 
 def _acls(facts: Facts) -> str:
@@ -254,7 +247,7 @@ def _acls(facts: Facts) -> str:
         return ""
     verdicts = Counter(row["verdict"] for row in acls["verdicts"])
     told = ", ".join(f"{count(amount, 'principal')} {name}" for name, amount in verdicts.items())
-    parts = ['<section id="acl-use"><h2>ACLs and their use</h2>']
+    parts = []
     if told:
         parts.append(f"<p>For <code>authorizer.mode: enforce</code>: {told}.</p>")
     for rows, title in ((acls["unused"], "not used"), (acls["wider"], "wider than their use")):
@@ -267,12 +260,12 @@ def _acls(facts: Facts) -> str:
     if commands := "\n".join(row["command"] for row in acls["needed"] if row["command"]):
         parts.append("<details><summary>The ACLs that the recorded use needs</summary>")
         parts.append(f"{block('kafka-acls commands for the use', commands)}</details>")
-    return "".join([*parts, "</section>"])
+    return "".join(parts)
 
 
 def _next_steps(facts: Facts) -> str:
     steps = facts["next_steps"]
-    parts = ['<section id="next"><h2>What to do next</h2>']
+    parts = []
     if facts["enforceable_principals"] and not is_observed(facts):
         parts.append(_observe(facts))
     elif steps["overrides"]:
@@ -287,7 +280,7 @@ def _next_steps(facts: Facts) -> str:
         parts.append(_missing_acls(steps["missing_acls"], steps["missing_acls_left_out"]))
     parts.append(
         "<details><summary>Which version each library needs</summary>"
-        f"{tables.libraries(steps['libraries'])}</details></section>"
+        f"{tables.libraries(steps['libraries'])}</details>"
     )
     return "".join(parts)
 
@@ -365,7 +358,7 @@ def _clients(facts: Facts) -> str:
             title = f"{count(len(rows_of), 'client')}: {label}"
             listed += f"<details{opened}><summary>{title}</summary>"
             listed += f"{tables.clients(rows_of)}</details>"
-    return f'<section id="clients"><h2>Clients and their evidence</h2>{more}{listed}</section>'
+    return f"{more}{listed}"
 
 
 def _input(facts: Facts) -> str:
@@ -401,10 +394,10 @@ def _input(facts: Facts) -> str:
     if newest is not None and facts["as_of_ms"] > newest:
         age = f" The newest event is {duration(facts['as_of_ms'] - newest)} old."
     return (
-        f'<section id="read"><h2>What was read</h2><p>{count(lines["lines"], "line")} from '
+        f"<p>{count(lines['lines'], 'line')} from "
         f"<code>{name_of(facts['source'])}</code>. {text}{clocks}{missing}{age}</p>{skipped}"
         f"{run_mark(facts['run_id'])}"
-        f"{_ENGINES[facts['engine']]}.</p>{_downloads(facts['tables'])}</section>"
+        f"{_ENGINES[facts['engine']]}.</p>{_downloads(facts['tables'])}"
     )
 
 
