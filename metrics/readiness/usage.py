@@ -57,44 +57,6 @@ IDENTITY = (
 )
 """The columns of a connection's identity; their latest values apply."""
 
-LEAST = (
-    "authenticated_ms",
-    "credential_lifetime_ms",
-    "least_announced_ms",
-    "shortest_gap_ms",
-    "opened_ms",
-    "counts_expired",
-    "first_event_ms",
-    "first_sequence",
-)
-GREATEST = (
-    "last_event_ms",
-    "last_sequence",
-    "authentications",
-    "used_ms",
-    "longest_gap_ms",
-    "announced_ms",
-    "outlived_credential_ms",
-    "last_request_ms",
-    "ended_since_auth_ms",
-    "ended_sequence",
-    "identity_id",
-)
-SUMMED = (
-    "events",
-    "sequences",
-    "sequence_squares",
-    "authentication_events",
-    "would_be_kill_events",
-    "would_be_kills_in_summaries",
-    "event_requests",
-    "summary_requests",
-)
-"""The columns that are added up; those of `LEAST` and `GREATEST` become a minimum or maximum."""
-
-BITS = ("saw", "hours")
-"""The columns that are aggregated with a bitwise OR."""
-
 
 class Occurrence(IntFlag):
     """Things that happened at least once to a connection: a bit each in the column `saw`."""
@@ -190,39 +152,155 @@ def is_added(connection_id: str = "connection_id") -> str:
     return f"{connection_id} LIKE '{ADDED}%'"
 
 
+def _identity_id() -> str:
+    """Return the SQL for an identity's hash, which distinguishes null from other values.
+
+    It is the same in both engines: where two proxies used a connection id, it chooses one of them.
+    """
+    numbers = ("handshake_version", "authenticate_version")
+    values = (f"coalesce({name}, {-1 if name in numbers else _NO_TEXT})" for name in IDENTITY)
+    texts = ", ".join(f"length(CAST({one} AS STRING)), ':', {one}" for one in values)
+    return f"CAST(conv(substr(md5(concat({texts})), 1, 15), 16, 10) AS BIGINT)"
+
+
+_AUTHENTICATED = is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED)
+_AGAIN = is_kind(EventKind.REAUTHENTICATED)
+_ENDS = f"({is_kind(EventKind.CLOSED)} OR final)"
+_SMALL = f"CASE WHEN sequence < {_SQUARABLE} THEN sequence END"
+_GAP = f"CASE WHEN {_AGAIN} THEN since_auth_ms END"
+
+_FAILED_AGAIN = f"""CASE WHEN announced_lifetime_ms > 0
+    THEN {Occurrence.REAUTH_FAILURE | Occurrence.RENEWAL_FAILURE}
+    ELSE {Occurrence.REAUTH_FAILURE.value} END"""
+_FAILURE = f"""CASE WHEN authentications > 0 THEN {_FAILED_AGAIN}
+    ELSE {Occurrence.LOGIN_FAILURE.value} END"""
+_SAW = f"""CASE WHEN dropped_versions IS NOT NULL
+    THEN {Occurrence.DROPPED_VERSION.value} ELSE 0 END |
+    CASE WHEN expired_requests > 0 THEN {Occurrence.EXPIRED_USE.value} ELSE 0 END |
+    CASE WHEN throttled_ms > 0 THEN {Occurrence.THROTTLED.value} ELSE 0 END |
+    CASE WHEN groups IS NOT NULL THEN {Occurrence.GROUP.value} ELSE 0 END |
+    CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED} | CASE
+        WHEN close_reason IN ({words(KILLED)}) THEN {Occurrence.KILLED.value}
+        WHEN close_reason IN ({words(REFUSED)}) THEN {_FAILURE} ELSE 0 END
+    WHEN {is_kind(EventKind.EXPIRED_KILLED)} THEN {Occurrence.KILLED}
+    WHEN {is_kind(EventKind.FAILED)} THEN {_FAILURE} | CASE
+        WHEN authentications > 0 AND failure_reason = '{_ILLEGAL}'
+        THEN {Occurrence.REAUTH_REFUSAL.value} ELSE 0 END
+    WHEN {is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED)}
+        THEN {Occurrence.DENIAL}
+    WHEN is_summary THEN {Occurrence.SUMMARY} | CASE WHEN final
+        THEN {Occurrence.CLOSED} ELSE 0 END
+    ELSE 0 END"""
+
+SUMMED = {
+    "events": "1",
+    "sequences": _SMALL,
+    "sequence_squares": f"{_SMALL} * sequence",
+    "authentication_events": f"CASE WHEN {_AUTHENTICATED} THEN 1 ELSE 0 END",
+    "would_be_kill_events": f"CASE WHEN {is_kind(EventKind.WOULD_BE_KILLED)} THEN 1 ELSE 0 END",
+    "would_be_kills_in_summaries": f"CASE WHEN is_summary THEN {counted('would_be_kills')} END",
+    "event_requests": "CASE WHEN NOT is_summary THEN requests END",
+    "summary_requests": "CASE WHEN is_summary THEN requests END",
+}
+"""The columns that are added up, with the SQL for their value in an event."""
+LEAST = {
+    "authenticated_ms": "begin_ms",
+    "credential_lifetime_ms": "nullif(credential_lifetime_ms, 0)",  # 0: it had expired
+    "least_announced_ms": "nullif(announced_lifetime_ms, 0)",
+    "shortest_gap_ms": _GAP,
+    "opened_ms": "connected_ms",
+    "counts_expired": """CASE WHEN authentications > 0
+        THEN CASE WHEN expired_requests IS NULL THEN 0 ELSE 1 END END""",
+    "first_event_ms": "timestamp_ms",
+    "first_sequence": "sequence",
+}
+"""The columns that become a minimum."""
+GREATEST = {
+    "last_event_ms": "timestamp_ms",
+    "last_sequence": "sequence",
+    "authentications": "authentications",
+    "used_ms": "age_ms",
+    "longest_gap_ms": _GAP,
+    "announced_ms": "announced_lifetime_ms",
+    "outlived_credential_ms": f"CASE WHEN NOT {_AGAIN} THEN age_ms - credential_lifetime_ms END",
+    "last_request_ms": "last_request_ms",
+    "ended_since_auth_ms": f"""CASE WHEN {_ENDS}
+        OR {is_kind(EventKind.EXPIRED_KILLED, EventKind.FAILED)} THEN since_auth_ms END""",
+    "ended_sequence": f"CASE WHEN {_ENDS} THEN sequence END",
+    "identity_id": f"CASE WHEN {_ENDS} THEN {_identity_id()} END",
+}
+"""The columns that become a maximum."""
+BITS = {
+    "saw": _SAW,
+    "hours": f"shiftleft(1, CAST(floor(timestamp_ms / {_HOUR_MS}) % 24 AS INT))",
+}
+"""The columns that are aggregated with a bitwise OR."""
+
+
 def usage(source: str, *, both_views: bool, lifetimes_ms: tuple[int, ...] = ()) -> str:
     """One row per problem, connection and day, or per day and several connections (`is_added`).
 
     `both_views`: also read the intervals of summary rows. `lifetimes_ms`: the candidates, which
     separate the connections that are added up; empty: each connection has its rows.
     """
-    rows = f"""SELECT *, {interval_start()} AS begin_ms, {is_kind(EventKind.SUMMARY)} AS is_summary
-        FROM {source}"""
-    rows = f"SELECT *, {used_ms('begin_ms')} AS age_ms FROM ({rows}) AS aged"
-    columns = _of_events(both_views=both_views)
-    numbers = f"SELECT {_aliased(columns)} FROM ({rows}) AS aged"
+    rows = f"""SELECT *, {interval_start()} AS begin_ms, {is_kind(EventKind.SUMMARY)} AS is_summary,
+        CASE WHEN problem IS NULL THEN connection_id END AS named,
+        CASE WHEN problem IS NULL THEN {day_of("timestamp_ms")} END AS day FROM {source}"""
+    rows = f"SELECT *, {used_ms('begin_ms')} AS age_ms FROM ({rows}) AS rows"
+    # a complete connection has an event for each
+    summed = SUMMED if both_views else SUMMED | {"would_be_kills_in_summaries": "0"}
+    columns = _aggregates(summed, LEAST, GREATEST | {"client": _CLIENT}, BITS)
+    found = f"""SELECT problem, named AS connection_id, day, {_aliased(columns)}
+        FROM ({rows}) AS aged GROUP BY problem, named, day"""
     if both_views:
         intervals = dict.fromkeys(columns, "NULL") | _of_intervals()
-        numbers += f""" UNION ALL SELECT {_aliased(intervals)}
+        day = day_of("timestamp_ms")
+        found += f""" UNION ALL SELECT NULL, connection_id, {day}, {_aliased(intervals)}
             FROM (SELECT connection_id, timestamp_ms, authentications, credential_lifetime_ms,
                 announced_lifetime_ms, explode(intervals) AS each FROM {source}
-                WHERE {is_kind(EventKind.SUMMARY)}) AS listed"""
-    keys = "problem, connection_id, day"
-    found = f"""SELECT {keys},
-        {"count(is_event)" if both_views else "count(*)"} AS events,
-        {total(_SMALL)} AS sequences, {total(f"{_SMALL} * sequence")} AS sequence_squares,
-        min(sequence) AS first_sequence, max(sequence) AS last_sequence,
-        min(timestamp_ms) AS first_event_ms, max(timestamp_ms) AS last_event_ms,
-        {", ".join(f"min({name}) AS {name}" for name in LEAST[:6])},
-        {", ".join(f"max({name}) AS {name}" for name in ("client", *GREATEST[2:]))},
-        {", ".join(f"bit_or({name}) AS {name}" for name in BITS)},
-        count_if(is_authentication) AS authentication_events,
-        count_if(would_be_kill) AS would_be_kill_events,
-        {", ".join(f"{total(name)} AS {name}" for name in SUMMED[5:])}
-        FROM ({numbers}) AS numbers GROUP BY {keys}"""
+                WHERE {is_kind(EventKind.SUMMARY)}) AS listed GROUP BY connection_id, {day}"""
     if not lifetimes_ms:
         return f"SELECT *, CAST(1 AS BIGINT) AS alike FROM ({found}) AS found"
     return _bounded(found, lifetimes_ms)
+
+
+def _aggregates(
+    summed: Mapping[str, str],
+    least: Mapping[str, str],
+    greatest: Mapping[str, str],
+    bits: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the SQL that aggregates columns."""
+    return {
+        **{name: total(text) for name, text in summed.items()},
+        **{name: f"min({text})" for name, text in least.items()},
+        **{name: f"max({text})" for name, text in greatest.items()},
+        **{name: f"bit_or({text})" for name, text in bits.items()},
+    }
+
+
+def _of_intervals() -> dict[str, str]:
+    """Return the aggregates of the intervals in summary rows."""
+    used = f"""CASE WHEN each.last_request_since_auth_ms BETWEEN 0 AND {MAX_DURATION_MS}
+        THEN each.last_request_since_auth_ms END"""
+    gap = f"""CASE WHEN each.ended_by = '{IntervalEnd.REAUTHENTICATED}'
+        THEN each.ended_since_auth_ms END"""
+    saw = f"""CASE WHEN each.ended_by = '{IntervalEnd.EXPIRED_KILLED}'
+        THEN {Occurrence.KILLED.value}
+        WHEN each.ended_by = '{IntervalEnd.FAILED}' THEN {_FAILED_AGAIN} ELSE 0 END"""
+    least = {
+        "authenticated_ms": "each.authenticated_ms",
+        "least_announced_ms": "nullif(each.announced_lifetime_ms, 0)",
+        "shortest_gap_ms": gap,
+    }
+    greatest = {
+        "used_ms": used,
+        "longest_gap_ms": gap,
+        "announced_ms": "each.announced_lifetime_ms",
+        "outlived_credential_ms": f"""CASE WHEN each.number = authentications
+            THEN ({used}) - credential_lifetime_ms END""",
+    }
+    return _aggregates({}, least, greatest, {"saw": saw})
 
 
 def _bounded(found: str, lifetimes_ms: tuple[int, ...]) -> str:
@@ -310,20 +388,6 @@ _CLIENT = f"""(xxhash64({", ".join(f"coalesce({name}, {_NO_TEXT})" for name in C
     & {MAX_INT64}) * CASE WHEN principal IS NULL THEN -1 ELSE 1 END"""
 """The hash of a client, negative before its login; only the engine that made it understands it."""
 
-_ENDS = f"({is_kind(EventKind.CLOSED)} OR final)"
-_SMALL = f"CASE WHEN sequence < {_SQUARABLE} THEN sequence END"
-
-
-def _identity_id() -> str:
-    """Return the SQL for an identity's hash, which distinguishes null from other values.
-
-    It is the same in both engines: where two proxies used a connection id, it chooses one of them.
-    """
-    numbers = ("handshake_version", "authenticate_version")
-    values = (f"coalesce({name}, {-1 if name in numbers else _NO_TEXT})" for name in IDENTITY)
-    texts = ", ".join(f"length(CAST({one} AS STRING)), ':', {one}" for one in values)
-    return f"CAST(conv(substr(md5(concat({texts})), 1, 15), 16, 10) AS BIGINT)"
-
 
 def _is_complete(more: int = 0) -> str:
     """Return the SQL condition for rows of a closed connection without missing events.
@@ -341,10 +405,8 @@ def _is_complete(more: int = 0) -> str:
 
 def _added() -> str:
     """Return the SQL that aggregates the columns of several rows."""
-    return f"""{", ".join(f"{total(name)} AS {name}" for name in SUMMED)},
-        {", ".join(f"min({name}) AS {name}" for name in LEAST)},
-        {", ".join(f"max({name}) AS {name}" for name in GREATEST)},
-        {", ".join(f"bit_or({name}) AS {name}" for name in BITS)}"""
+    same = ({name: name for name in names} for names in (SUMMED, LEAST, GREATEST, BITS))
+    return _aliased(_aggregates(*same))
 
 
 def _is_run() -> str:
@@ -480,95 +542,3 @@ def without_duplicates(source: str) -> str:
 def _six_squares(last: str) -> str:
     """Return the SQL for six times the sum of the squares up to a number."""
     return f"{last} * ({last} + 1) * ({last} * 2 + 1)"
-
-
-def _of_events(*, both_views: bool) -> dict[str, str]:
-    """Return the columns from events and summary rows, without the rows' intervals."""
-    again = is_kind(EventKind.REAUTHENTICATED)
-    failure = f"""CASE WHEN authentications > 0 THEN {_failed_again()}
-        ELSE {Occurrence.LOGIN_FAILURE.value} END"""
-    return {
-        "problem": "problem",
-        "connection_id": "CASE WHEN problem IS NULL THEN connection_id END",
-        "day": f"CASE WHEN problem IS NULL THEN {day_of('timestamp_ms')} END",
-        "is_event": "1",
-        "identity_id": f"CASE WHEN problem IS NULL AND {_ENDS} THEN {_identity_id()} END",
-        "client": _CLIENT,
-        "ended_sequence": f"CASE WHEN {_ENDS} THEN sequence END",
-        "sequence": "sequence",
-        "timestamp_ms": "timestamp_ms",
-        "authentications": "authentications",
-        "last_request_ms": "last_request_ms",
-        "credential_lifetime_ms": "nullif(credential_lifetime_ms, 0)",  # 0: it had expired
-        "hours": f"""CASE WHEN problem IS NULL THEN shiftleft(1, CAST(
-            floor(timestamp_ms / {_HOUR_MS}) % 24 AS INT)) END""",
-        "is_authentication": is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED),
-        "would_be_kill": is_kind(EventKind.WOULD_BE_KILLED),
-        "opened_ms": "connected_ms",
-        "counts_expired": """CASE WHEN authentications > 0
-            THEN CASE WHEN expired_requests IS NULL THEN 0 ELSE 1 END END""",
-        "event_requests": "CASE WHEN NOT is_summary THEN requests END",
-        "summary_requests": "CASE WHEN is_summary THEN requests END",
-        "authenticated_ms": "begin_ms",
-        "used_ms": "age_ms",
-        "longest_gap_ms": f"CASE WHEN {again} THEN since_auth_ms END",
-        "shortest_gap_ms": f"CASE WHEN {again} THEN since_auth_ms END",
-        "announced_ms": "announced_lifetime_ms",
-        "least_announced_ms": "nullif(announced_lifetime_ms, 0)",
-        "outlived_credential_ms": f"CASE WHEN NOT {again} THEN age_ms - credential_lifetime_ms END",
-        "ended_since_auth_ms": f"""CASE WHEN {_ENDS}
-            OR {is_kind(EventKind.EXPIRED_KILLED, EventKind.FAILED)} THEN since_auth_ms END""",
-        "saw": f"""{_saw_in_any()} |
-            CASE WHEN groups IS NOT NULL THEN {Occurrence.GROUP.value} ELSE 0 END |
-            CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED} | CASE
-                WHEN close_reason IN ({words(KILLED)}) THEN {Occurrence.KILLED.value}
-                WHEN close_reason IN ({words(REFUSED)}) THEN {failure} ELSE 0 END
-            WHEN {is_kind(EventKind.EXPIRED_KILLED)} THEN {Occurrence.KILLED}
-            WHEN {is_kind(EventKind.FAILED)} THEN {failure} | CASE
-                WHEN authentications > 0 AND failure_reason = '{_ILLEGAL}'
-                THEN {Occurrence.REAUTH_REFUSAL.value} ELSE 0 END
-            WHEN {is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED)}
-                THEN {Occurrence.DENIAL}
-            WHEN is_summary THEN {Occurrence.SUMMARY} | CASE WHEN final
-                THEN {Occurrence.CLOSED} ELSE 0 END
-            ELSE 0 END""",
-        # a complete connection has an event for each
-        "would_be_kills_in_summaries": f"CASE WHEN is_summary THEN {counted('would_be_kills')} END"
-        if both_views
-        else "CAST(0 AS BIGINT)",
-    }
-
-
-def _of_intervals() -> dict[str, str]:
-    """Return the columns from an interval of a summary row."""
-    used = f"""CASE WHEN each.last_request_since_auth_ms BETWEEN 0 AND {MAX_DURATION_MS}
-        THEN each.last_request_since_auth_ms END"""
-    gap = f"""CASE WHEN each.ended_by = '{IntervalEnd.REAUTHENTICATED}'
-        THEN each.ended_since_auth_ms END"""
-    return {
-        "connection_id": "connection_id",
-        "day": day_of("timestamp_ms"),
-        "authenticated_ms": "each.authenticated_ms",
-        "used_ms": used,
-        "longest_gap_ms": gap,
-        "shortest_gap_ms": gap,
-        "announced_ms": "each.announced_lifetime_ms",
-        "least_announced_ms": "nullif(each.announced_lifetime_ms, 0)",
-        "outlived_credential_ms": f"""CASE WHEN each.number = authentications
-            THEN ({used}) - credential_lifetime_ms END""",
-        "saw": f"""CASE WHEN each.ended_by = '{IntervalEnd.EXPIRED_KILLED}'
-            THEN {Occurrence.KILLED.value}
-            WHEN each.ended_by = '{IntervalEnd.FAILED}' THEN {_failed_again()} ELSE 0 END""",
-    }
-
-
-def _saw_in_any() -> str:
-    return f"""CASE WHEN dropped_versions IS NOT NULL
-        THEN {Occurrence.DROPPED_VERSION.value} ELSE 0 END |
-        CASE WHEN expired_requests > 0 THEN {Occurrence.EXPIRED_USE.value} ELSE 0 END |
-        CASE WHEN throttled_ms > 0 THEN {Occurrence.THROTTLED.value} ELSE 0 END"""
-
-
-def _failed_again() -> str:
-    any_, renewal = Occurrence.REAUTH_FAILURE, Occurrence.RENEWAL_FAILURE
-    return f"CASE WHEN announced_lifetime_ms > 0 THEN {any_ | renewal} ELSE {any_.value} END"
