@@ -5,8 +5,6 @@ client of each copy under a name of its own.
 """
 
 import json
-import random
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.events.generate import Size, clients_of, simulated
 from metrics.events import AuthInterval, EventKind
-from metrics.report.facts import projection
 from tests.support.metrics import EPOCH_MS
 from tests.support.readiness import MINUTE_MS, Row, answers, later, login
 
@@ -231,56 +227,7 @@ def test_a_lifetime_that_is_not_judged_has_no_numbers() -> None:
     }
 
 
-def test_the_projection_is_where_the_fitted_line_reaches_all() -> None:
-    """And not where the last day's share would by its slope."""
-    shares = (0.2, 0.9, 0.4, 0.7, 0.6)
-    rows = [{"day": n, "clients": 10, "ready_share": share} for n, share in enumerate(shares)]
-    # slope 0.06 through the mean of 0.56 on day 2
-    assert projection(rows)["ready_day"] == 2 + -(-44 // 6)
-
-
 def test_the_lines_of_a_log_are_valid_or_not() -> None:
     found = answers(lines_of("engines_differ"), as_of_ms=EPOCH_MS)
     assert (found.lines["lines"], found.lines["unreadable"]) == (14, 2)
     assert found.only("clients")["connections"] == 9
-
-
-def renamed(given: dict[str, Any], number: int) -> str:
-    """Give an event to the principals and connections of one log of several."""
-    names = {"connection_id": f"{number}-{given['connection_id']}"}
-    if "principal" in given:
-        names["principal"] = f"{given['principal']}-{number}"
-    return json.dumps(given | names)
-
-
-def test_a_lost_line_that_a_summary_covers_and_a_doubled_one_change_no_verdict() -> None:
-    size = Size(connections=20, principals=6, clients=12, days=1.1, seed=3)
-    whole = [json.loads(line) for line in simulated(size, clients_of(size))]
-    summed: dict[str, int] = {}
-    for each in whole:
-        if each["kind"] == "summary":
-            summed[each["connection_id"]] = each["timestamp_ms"]
-    covered: dict[str, list[int]] = defaultdict(list)
-    for place, each in enumerate(whole):
-        if each["kind"] != "summary" and summed.get(each["connection_id"], 0) > 0:
-            covered[each["kind"]].append(place)
-    rng = random.Random(3)  # noqa: S311 - not for secrets
-    lost = [rng.choice(places) for _, places in sorted(covered.items()) for _ in range(2)]
-    logs = [
-        whole,
-        [each for each in whole if each["kind"] == "summary"],
-        [each for each in whole if each["kind"] != "summary"],
-        *([*whole, each] for each in rng.sample(whole, 3)),
-        *(whole[:place] + whole[place + 1 :] for place in lost),
-    ]
-    lines = [renamed(each, number) for number, log in enumerate(logs) for each in log]
-    found: dict[str, dict[Any, Any]] = defaultdict(dict)
-    for row in answers(lines).table("clients"):
-        if row["principal"] is not None:
-            name, _, number = row["principal"].rpartition("-")
-            client = (name, row["client_id"], row["client_software_name"], row["mechanism"])
-            found[number][client] = (row["verdict"], row["ready_since"])
-    assert {verdict for verdict, _ in found["0"].values()} >= {"ready", "failing", "unproven"}
-    assert len(found) == len(logs)
-    for number, verdicts in found.items():
-        assert verdicts == found["0"], number

@@ -166,23 +166,12 @@ def test_the_last_day_of_the_trend_says_what_the_verdicts_say() -> None:
     assert sum(row["clients"] for row in found.table("by_day")) > 60
 
 
-def test_an_old_client_that_was_killed_is_not_capable_rather_than_failing() -> None:
-    killed = later(EventKind.EXPIRED_KILLED, 16, authenticate_version=0)
-    row = verdict(login(authenticate_version=0), killed)
-    assert row["verdict"] == "not_capable"
-
-
 def test_another_version_of_a_library_is_another_client() -> None:
     old, new = (
         login(connection_id=each, client_software_name="kgo", client_software_version=each)
         for each in ("v1", "v2")
     )
     assert len(verdicts(old, new)) == 2
-
-
-def test_nobody_is_judged_by_nothing() -> None:
-    found = answers([])
-    assert found.table("clients") == found.table("principals") == []
 
 
 def test_a_principal_is_as_ready_as_its_worst_client() -> None:

@@ -8,7 +8,7 @@ from metrics.history import Timeline
 from metrics.readiness.events import CLOCK_TOLERANCE_MS, classified
 from metrics.usage import UsageLog, Use
 from tests.support.metrics import EPOCH, EPOCH_MS, to_json_line
-from tests.support.readiness import GOOD, LINES, Answers, answers, changed, duckdb_log, login
+from tests.support.readiness import GOOD, LINES, Answers, answers, duckdb_log, login
 
 
 @pytest.fixture(scope="module")
@@ -100,25 +100,6 @@ def test_duplicates_and_gaps_are_counted_exactly() -> None:
         for number, (numbers, _, _) in enumerate(NUMBERS)
         for sequence in set(numbers)
     )
-
-
-def test_what_is_set_aside_is_counted_and_not_used() -> None:
-    """One pass is enough if nothing is amiss; here something is."""
-    tomorrow = login(connection_id="f", timestamp_ms=EPOCH_MS + 86_400_000)
-    found = clean([GOOD, GOOD[:40], changed(kind="levitated"), to_json_line(tomorrow)])
-    assert found.lines == {
-        "lines": 4,
-        "unreadable": 1,
-        "unknown_version": 0,
-        "unknown_kind": 1,
-        "impossible": 0,
-        "future": 1,
-        "outside": 0,
-        "implausible": 0,
-        "duplicate": 0,
-        "missing": 0,
-    }
-    assert [row["connection_id"] for row in found.table("events")] == ["c-1"]
 
 
 def test_nothing_amiss_is_nothing_counted() -> None:

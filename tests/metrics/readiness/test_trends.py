@@ -9,6 +9,7 @@ from benchmarks.events.generate import Size, clients_of, simulated
 from metrics.events import AuthInterval, EventKind, LatencyBucket, SessionEvent
 from metrics.period import latency_bucket
 from metrics.readiness.authentications import storm_profile
+from metrics.report.verdicts import Verdict
 from tests.support.metrics import EPOCH_MS, event, read
 from tests.support.readiness import MINUTE_MS, Row, answers, later, login
 
@@ -134,39 +135,49 @@ def test_a_latency_that_nothing_can_have_is_bounded() -> None:
     assert row["p99_us"] == pytest.approx(1e16, rel=0.02)
 
 
-def test_a_client_is_ready_from_the_day_it_was_repaired() -> None:
-    failing = later(EventKind.WOULD_BE_KILLED, 16, **TOLD)
-    late = later(EventKind.REAUTHENTICATED, 17, authentications=2, sequence=2, **TOLD)
-    tomorrow = later(EventKind.REAUTHENTICATED, 1440, authentications=3, sequence=3, **TOLD)
-    after = later(EventKind.CHECKPOINT, 2880, authentications=3, sequence=4, **TOLD)
-    found = table("by_day", [login(**TOLD), failing, late, tomorrow, after])
-    assert [(row["failing"], row["ready"]) for row in found] == [(1, 0), (0, 1), (0, 1)]
+BY_DAY = {
+    "repaired": (
+        [
+            login(**TOLD),
+            later(EventKind.WOULD_BE_KILLED, 16, **TOLD),
+            later(EventKind.REAUTHENTICATED, 17, authentications=2, sequence=2, **TOLD),
+            later(EventKind.REAUTHENTICATED, 1440, authentications=3, sequence=3, **TOLD),
+            later(EventKind.CHECKPOINT, 2880, authentications=3, sequence=4, **TOLD),
+        ],
+        ["failing", "ready", "ready"],
+    ),
+    # a use past the end is recorded once for each session, which may last for days
+    "never renewed": (
+        [
+            login(**TOLD),
+            later(EventKind.WOULD_BE_KILLED, 16, **TOLD),
+            *(later(EventKind.CHECKPOINT, 1440 * n, sequence=1 + n, **TOLD) for n in (1, 2)),
+        ],
+        ["failing"] * 3,
+    ),
+    # neither what it did before nor the late renewal helps it
+    "stuck past its end": (
+        [
+            login(**TOLD),
+            later(EventKind.REAUTHENTICATED, 60, authentications=2, **TOLD),
+            later(EventKind.REAUTHENTICATED, 1440, authentications=3, sequence=2, **TOLD),
+            later(EventKind.WOULD_BE_KILLED, 1460, authentications=3, sequence=3, **TOLD),
+            later(EventKind.CHECKPOINT, 2880, authentications=3, sequence=4, **TOLD),
+            later(EventKind.CHECKPOINT, 4320, authentications=3, sequence=5, **TOLD),
+            later(EventKind.REAUTHENTICATED, 5760, authentications=4, sequence=6, **TOLD),
+            later(EventKind.REAUTHENTICATED, 7200, authentications=5, sequence=7, **TOLD),
+        ],
+        ["ready", *["failing"] * 4, "ready"],
+    ),
+}
+"""Events of one client, and its state at the end of each day on which it was seen."""
 
 
-def test_a_client_that_failed_and_never_re_authenticated_is_failing_still() -> None:
-    """It is recorded once for each session, which may last for days."""
-    failing = later(EventKind.WOULD_BE_KILLED, 16, **TOLD)
-    days = [later(EventKind.CHECKPOINT, 1440 * n, sequence=1 + n, **TOLD) for n in (1, 2)]
-    found = table("by_day", [login(**TOLD), failing, *days])
-    assert [(row["failing"], row["unproven"]) for row in found] == [(1, 0)] * 3
-
-
-def test_what_was_ready_and_is_stuck_past_its_end_is_failing_until_it_renews() -> None:
-    """It is recorded once that it would be killed, and neither what it did before nor the late
-    renewal helps it."""
-    given = [
-        login(**TOLD),
-        later(EventKind.REAUTHENTICATED, 60, authentications=2, **TOLD),
-        later(EventKind.REAUTHENTICATED, 1440, authentications=3, sequence=2, **TOLD),
-        later(EventKind.WOULD_BE_KILLED, 1460, authentications=3, sequence=3, **TOLD),
-        later(EventKind.CHECKPOINT, 2880, authentications=3, sequence=4, **TOLD),
-        later(EventKind.CHECKPOINT, 4320, authentications=3, sequence=5, **TOLD),
-        later(EventKind.REAUTHENTICATED, 5760, authentications=4, sequence=6, **TOLD),
-        later(EventKind.REAUTHENTICATED, 7200, authentications=5, sequence=7, **TOLD),
-    ]
+@pytest.mark.parametrize("name", BY_DAY)
+def test_a_failure_counts_until_a_later_day_with_a_renewal_in_time(name: str) -> None:
+    given, states = BY_DAY[name]
     found = table("by_day", given)
-    assert [row["failing"] for row in found] == [0, 1, 1, 1, 1, 0]
-    assert [row["ready"] for row in found] == [1, 0, 0, 0, 0, 1]
+    assert [[each for each in Verdict if row[each]] for row in found] == [[it] for it in states]
 
 
 def test_a_kill_is_of_its_own_day_though_its_summary_row_is_of_the_next() -> None:
@@ -222,13 +233,6 @@ def test_lengths_fall_into_classes_that_double() -> None:
     found = table("session_lengths", given)
     counted = {row["up_to_ms"]: row["connections"] for row in found}
     assert counted == {60_000: 2, 120_000: 2, 960_000: 1}
-
-
-def test_a_ready_client_has_no_unproven_lengths() -> None:
-    again = later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)
-    brief = login(connection_id="brief", last_request_ms=EPOCH_MS + 1000)
-    found = table("session_lengths", [login(**TOLD), again, brief])
-    assert {row["standing"] for row in found} == {"ready"}
 
 
 def test_failures_are_counted_by_reason() -> None:

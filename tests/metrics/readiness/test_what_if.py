@@ -231,10 +231,6 @@ def test_what_the_proxy_ended_does_not_say_that_longer_lifetimes_kill_nothing(
     assert [row["cut_short_clients"] for row in found_rows] == [count for _, count in found]
 
 
-def test_nothing_observed_is_nothing_killed() -> None:
-    assert answers([], lifetimes_ms=(300_000,)).table("what_if") == []
-
-
 def test_less_than_an_hour_is_too_little_to_speak_of_days() -> None:
     used = login(authenticate_version=0, last_request_ms=EPOCH_MS + 600_000)
     row = answers([used], lifetimes_ms=(300_000,)).only("what_if")

@@ -13,6 +13,7 @@ from metrics.report.facts import projection
         ([0.5, 0.5, 0.5], None),
         ([0.9, 0.8, 0.7], None),
         ([0.5, 0.6, 0.7], 105),
+        ([0.2, 0.9, 0.4, 0.7, 0.6], 110),  # slope 0.06 through the mean of 0.56 on day 102
         ([0.2, 1.0], 101),
     ],
 )
