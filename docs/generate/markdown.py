@@ -8,18 +8,24 @@ from enum import StrEnum
 
 def members(enumeration: type[StrEnum]) -> list[tuple[str, str]]:
     """Return the members of an enumeration, each with the docstring below it."""
-    (definition,) = ast.parse(inspect.getsource(enumeration)).body
+    return [(f"`{enumeration[name]}`", meaning) for name, meaning in meanings(enumeration).items()]
+
+
+def meanings(given: type) -> dict[str, str]:
+    """Return the docstrings below the attributes of a class."""
+    (definition,) = ast.parse(inspect.getsource(given)).body
     if not isinstance(definition, ast.ClassDef):
-        raise AssertionError(enumeration)
-    meanings: dict[str, str] = {}
+        raise AssertionError(given)
+    found: dict[str, str] = {}
     name = ""
     for node in definition.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            meanings[name] = ""
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(targets[0], ast.Name):
+            name = targets[0].id
+            found[name] = ""
         elif name and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            meanings[name] = " ".join(str(node.value.value).split())
-    return [(f"`{enumeration[name]}`", meaning) for name, meaning in meanings.items()]
+            found[name] = " ".join(str(node.value.value).split())
+    return found
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

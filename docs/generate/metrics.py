@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from docs.generate.markdown import members, table
+from docs.generate.markdown import meanings, members, table
 from metrics import events
 from metrics.events import (
-    EVENT_SCHEMA,
     ApiVersion,
     AuthInterval,
     EventField,
@@ -65,7 +64,8 @@ def _metric_row(metric: Metric) -> tuple[str, ...]:
     return (f"`{metric.name}`", metric.type, labels, merge, metric.help)
 
 
-def _field_table(columns: tuple[EventField, ...]) -> str:
+def _field_table(row: type) -> str:
+    meaning = meanings(row)
     return table(
         ("field", "type", "null", "only on", "meaning"),
         [
@@ -74,9 +74,9 @@ def _field_table(columns: tuple[EventField, ...]) -> str:
                 column.type.split("<", maxsplit=1)[0],
                 "yes" if column.nullable else "",
                 _kinds(column),
-                column.meaning,
+                meaning[column.name],
             )
-            for column in columns
+            for column in event_fields(row)
         ],
     )
 
@@ -115,11 +115,11 @@ METRIC_TABLES: Mapping[str, Callable[[], str]] = {
 EVENT_TABLES: Mapping[str, Callable[[], str]] = {
     "limits": _limit_table,
     "kinds": lambda: table(("kind", "meaning"), members(events.EventKind)),
-    "fields": lambda: _field_table(EVENT_SCHEMA),
-    "intervals": lambda: _field_table(event_fields(AuthInterval)),
+    "fields": lambda: _field_table(events.SessionEvent),
+    "intervals": lambda: _field_table(AuthInterval),
     "interval ends": lambda: table(("ended_by", "meaning"), members(events.IntervalEnd)),
-    "dropped versions": lambda: _field_table(event_fields(ApiVersion)),
-    "latencies": lambda: _field_table(event_fields(LatencyBucket)),
+    "dropped versions": lambda: _field_table(ApiVersion),
+    "latencies": lambda: _field_table(LatencyBucket),
 }
 """Tables of events.md, by the names of their markers."""
 
