@@ -237,7 +237,7 @@ class Server:
             import proxy.worker.quota_service
         if self._config.store.at_brokers:
             import proxy.store.brokers
-        if self._http_socket is not None or self._admin_socket is not None:
+        if self._http_sockets:
             import proxy.ops.http_process  # noqa: F401
 
     def _bind(self) -> None:
@@ -356,7 +356,7 @@ class Server:
         if len(self._workers) > 1:
             main = self._acceptor_main
             children.append(Child(name="acceptor", main=main, heartbeat=self._acceptor_heartbeat))
-        if self._http_socket is not None or self._admin_socket is not None:
+        if self._http_sockets:
             heartbeat = Heartbeat()
             main = partial(self._http_main, heartbeat)
             waits = self._predecessor is not None  # which answers probes and scrapes meanwhile
@@ -373,6 +373,7 @@ class Server:
 
     def _worker_main(self, worker: WorkerInputs) -> Callable[[], int]:
         def main() -> int:
+            self._close_http()
             for ports in self._broker_ports.values():
                 ports.begin(worker.number)
             if worker.link is None:
@@ -445,6 +446,7 @@ class Server:
     def _deliverer_main(self, counts: "DeliveryCounts", own: Heartbeat) -> int:
         from proxy.delivery.loop import run
 
+        self._close_http()
         self._close_listening()
         return run(self._config, counts, self._lifeline, own)
 
@@ -457,6 +459,16 @@ class Server:
     def _close_addresses(self) -> None:
         for listening in self._listening.values():
             listening.close()
+
+    @property
+    def _http_sockets(self) -> list[socket.socket]:
+        """The sockets of the HTTP process."""
+        return [one for one in (self._http_socket, self._admin_socket) if one is not None]
+
+    def _close_http(self) -> None:
+        """Close, in a child that may outlive a killed parent, what the next proxy listens on."""
+        for sock in self._http_sockets:
+            sock.close()
 
     # Take-over
 
@@ -486,11 +498,9 @@ class Server:
 
     def _sockets(self) -> list[socket.socket]:
         """Return all sockets that another process may take over."""
-        own = [self._http_socket, self._admin_socket]
-        if self._successor is not None:
-            own.append(self._successor.listening)
+        own = [] if self._successor is None else [self._successor.listening]
         ports = [sock for one in self._broker_ports.values() for sock in one.sockets()]
-        return [*self._listening.values(), *(one for one in own if one is not None), *ports]
+        return [*self._listening.values(), *self._http_sockets, *own, *ports]
 
     def _share_broker_ports(self, shared: bool) -> None:
         for ports in self._broker_ports.values():

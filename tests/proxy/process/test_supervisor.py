@@ -270,6 +270,24 @@ def test_ports_of_brokers_are_never_shared_with_another_proxy(
         other.stop()
 
 
+def test_a_killed_proxy_is_restarted_while_its_workers_drain(serving: Serving) -> None:
+    """They end after the parent, within `shutdown.drain.ms`."""
+    serving.start()
+    *workers, _, _ = children = serving.children()
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    serving.process.kill()
+    serving.stop()
+    try:
+        eventually(lambda: not any(map(alive, children[2:])), "the other processes end")
+        assert "accepting" in serving.start()
+        assert "will not work" not in serving.log()
+        assert serving.get("/healthz")[0] == 200
+    finally:
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_one_port_under_two_names_is_one_line(serving: Serving) -> None:
     first = free_port_range(2)
     as_gateway(serving, first)
