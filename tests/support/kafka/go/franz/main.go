@@ -108,8 +108,9 @@ func (c *client) Read(ctx context.Context, each func(sessions.Record) error) err
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err := fetches.Err(); err != nil {
-			return err
+		var lost *kgo.ErrGroupSession
+		if err := fetches.Err(); err != nil && !errors.As(err, &lost) {
+			return err // A lost session is reported, and the client joins again.
 		}
 		for _, record := range fetches.Records() {
 			found := sessions.Record{Partition: record.Partition, Offset: record.Offset, Value: string(record.Value)}

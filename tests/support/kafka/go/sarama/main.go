@@ -17,6 +17,12 @@ import (
 	"github.com/xdg-go/scram"
 )
 
+// A broker, or a proxy, may take some seconds to start again.
+const (
+	retries = 40
+	pause   = 500 * time.Millisecond
+)
+
 func main() {
 	sessions.Main(connect)
 }
@@ -56,7 +62,8 @@ func configOf(login sessions.Login, suffix string) (*sarama.Config, error) {
 	config.Producer.RequiredAcks = sarama.WaitForAll
 	config.Producer.Partitioner = sarama.NewManualPartitioner
 	config.Producer.Return.Successes = true
-	config.Producer.Retry.Max = 20
+	config.Producer.Retry.Max, config.Producer.Retry.Backoff = retries, pause
+	config.Metadata.Retry.Max, config.Metadata.Retry.Backoff = retries, pause
 	config.Consumer.IsolationLevel = sarama.ReadCommitted
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Offsets.AutoCommit.Interval = time.Second
