@@ -300,6 +300,13 @@ def test_secrets_are_masked() -> None:
 # ---------------------------------------------------------------------- sessions
 
 
+@pytest.fixture
+def due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each session with a lifetime is renewed before the next request."""
+    monkeypatch.setattr("proxy.admin.client.REAUTHENTICATE_AT", 0.0)
+
+
+@pytest.mark.usefixtures("due_at_once")
 async def test_a_session_is_renewed_on_its_connection() -> None:
     """KIP-368: the fresh token is used, and nothing is asked on the session that ends."""
     tokens = iter(["first", "second", "third"])
@@ -307,7 +314,6 @@ async def test_a_session_is_renewed_on_its_connection() -> None:
     async with against(peer, login=OAuthBearer(token=lambda: next(tokens))) as client:
         for _ in range(3):
             await client.describe_acls()
-            await asyncio.sleep(0.002)
     assert peer.connections == 1
     keys = [key for key, _ in peer.requests if key != 18]
     assert keys == [SASL_HANDSHAKE, SASL_AUTHENTICATE, DESCRIBE] * 3
@@ -321,23 +327,23 @@ async def test_a_long_session_is_not_renewed() -> None:
     assert peer.seen(SASL_HANDSHAKE) == 1
 
 
+@pytest.mark.usefixtures("due_at_once")
 async def test_a_session_that_may_not_be_renewed_yet_is_replaced() -> None:
     """Two authentications must lie a second apart; a session may be shorter."""
     peer = Peer(passwords={}, tokens={"good"}, lifetime_ms=1)
     async with against(peer, login=OAuthBearer(token="good")) as client:
         await client.describe_acls()
         peer.handshake_errors.append(ErrorCode.ILLEGAL_SASL_STATE)
-        await asyncio.sleep(0.002)
         await client.describe_acls()
     assert peer.connections == 2
 
 
+@pytest.mark.usefixtures("due_at_once")
 async def test_a_failed_renewal_is_told_and_the_connection_given_up() -> None:
     peer = Peer(passwords={}, tokens={"good"}, lifetime_ms=1)
     async with against(peer, login=OAuthBearer(token="good")) as client:
         await client.describe_acls()
         peer.tokens.clear()
-        await asyncio.sleep(0.002)
         with pytest.raises(AuthenticationFailed):
             await client.describe_acls()
         peer.tokens.add("good")

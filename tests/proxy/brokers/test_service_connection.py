@@ -233,7 +233,6 @@ def asked(
         async with FakeBroker(tls=broker) as listening:
             access = Access(timeout_s=PATIENCE_SECONDS, tls=None if ours is None else Spoken(ours))
             found, _ = await fetch_broker(host, listening.port, access)
-            await asyncio.sleep(0.01)
             return len(found.apis)
 
     return uvloop.run(ask())
