@@ -12,7 +12,7 @@ import pytest
 
 from proxy.acl.model import Acl
 from proxy.brokers.access import open_access
-from proxy.config import Config, from_mapping
+from proxy.config import Config
 from proxy.handlers import quotas as quota_api
 from proxy.quota.model import QuotaEntity, QuotaKey, Quotas
 from proxy.store import Mirror, Store
@@ -24,6 +24,7 @@ from tests.support.acls import MemoryAclStore
 from tests.support.fake_broker import ESCAPES, Body, Peer
 from tests.support.messages import response, written
 from tests.support.processes import PATIENCE_SECONDS
+from tests.support.settings import SCRAM, configured
 
 DESCRIBE_ACLS, DESCRIBE_QUOTAS = 29, 48
 CREATE, DELETE, ALTER_QUOTAS = 30, 31, 49
@@ -58,16 +59,13 @@ def settings_of(address: str, directory: Path, login: bool = False, **more: Any)
             "sasl.password": f"file:{directory / 'password'}",
         }
     timeout = {"socket.connection.setup.timeout.ms": more.pop("timeout_ms", 60_000)}
-    listener = {"name": "c", "address": "127.0.0.1:9094", "routing": "sidecar"}
-    mapping = {
-        "upstream": upstream | timeout,
-        "listeners": [listener | {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}],
+    sections = {
         "store": {"url": "broker:state.db", "refresh.ms": more.pop("refresh_ms", 5_000)},
         "authorizer": {"mode": more.pop("authorizer", "enforce")},
         "quotas": {"mode": more.pop("quotas", "enforce")},
     }
     assert not more
-    return from_mapping(mapping, base_dir=directory)
+    return configured(directory, SCRAM, upstream | timeout, **sections)
 
 
 def shown(mirror: Store) -> tuple[list[Acl], Quotas]:

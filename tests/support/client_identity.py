@@ -8,7 +8,6 @@ from typing import Any
 
 from proxy.brokers.access import Access
 from proxy.brokers.delegation_tokens import LIFETIME_MS
-from proxy.config import from_mapping
 from proxy.config.listener import Listener
 from proxy.wire.error_codes import ErrorCode
 from sasl.identity import Identity
@@ -16,6 +15,7 @@ from sasl.states import Authenticated, Enforcement
 from tests.support import messages
 from tests.support.fake_broker import Peer
 from tests.support.messages import written
+from tests.support.settings import SCRAM, configured
 
 ACCESS = Access(timeout_s=10, username="proxy")
 BROKER = "127.0.0.1", 9092
@@ -43,22 +43,17 @@ def client(principal: str) -> Authenticated:
 def listener_with(directory: Path, way: str, given: Mapping[str, Any]) -> Listener:
     """A listener with this `upstream.identity`; `a_b` in `given` is `upstream.identity.a.b`."""
     listener = {
-        "name": "clients",
-        "address": "127.0.0.1:9094",
-        "routing": "sidecar",
-        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+        **SCRAM,
         "upstream.identity": way,
         **{f"upstream.identity.{key.replace('_', '.')}": one for key, one in given.items()},
     }
     upstream = {
-        "bootstrap.servers": "127.0.0.1:9092",
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
         "sasl.username": "proxy",
         "sasl.password": "env:PASSWORD",
     }
-    mapping = {"upstream": upstream, "listeners": [listener]}
-    return from_mapping(mapping, base_dir=directory).listeners[0]
+    return configured(directory, listener, upstream).listeners[0]
 
 
 class Issuing(Peer):

@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 
 from proxy.brokers.access import Access
 from proxy.brokers.discovery import DiscoveredBroker
-from proxy.config import from_mapping
 from proxy.config.listener import Listener as Settings
 from proxy.config.values import MAX_INT32
 from proxy.connection.blocks import BlockList
@@ -63,6 +62,7 @@ from tests.support.playbook import (
 )
 from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.sasl import FAKE_SECRET, alice, cache_of, ed_key
+from tests.support.settings import configured
 
 SMALL_BUFFER: Final = 4_096
 """Buffer size of a slow reader's socket, which makes every write partial."""
@@ -379,12 +379,8 @@ class RunningListener:
 
 
 def settings_of(directory: Path, given: dict[str, Any]) -> tuple[Settings, Any]:
-    listener = {"name": "clients", "address": "127.0.0.1:9094", "routing": "sidecar"} | given
-    upstream = {"bootstrap.servers": "127.0.0.1:9092"}
-    if given.get("sasl.termination") == "broker":
-        upstream["security.protocol"] = "SASL_PLAINTEXT"
-    mapping = {"upstream": upstream, "listeners": [listener]}
-    config = from_mapping(mapping, base_dir=directory)
+    relays = given.get("sasl.termination") == "broker"
+    config = configured(directory, given, {"security.protocol": "SASL_PLAINTEXT"} if relays else {})
     return config.listeners[0], open_tls(config, NOW.timestamp()).listeners.get("clients")
 
 

@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from proxy.admin import read_client_properties
-from proxy.config import from_mapping
 from proxy.connection.frames import Bytes
 from proxy.net.read_buffer import BufferedSide, ReadBuffer
 from proxy.net.tls_contexts import ProxyTls, Tls, open_tls
@@ -23,6 +22,7 @@ from proxy.net.tls_sides import ServerTls
 from proxy.worker.slots import LoginSlots
 from tests.support.certificates import NOW, Authority, Issued
 from tests.support.relay import Secured, handshake_slots
+from tests.support.settings import SCRAM, configured
 
 # Certificates in a directory, the contexts made of them, and both ends of a handshake
 
@@ -36,20 +36,9 @@ LISTENER = "listeners[0]"
 
 
 def opened(directory: Path, *, upstream: dict[str, Any] | None = None, **more: Any) -> ProxyTls:
-    listener = {
-        "name": "clients",
-        "address": "127.0.0.1:9094",
-        "routing": "sidecar",
-        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-        "security.protocol": "SASL_SSL",
-        "ssl.keystore.location": "server.pem",
-        **{key.replace("_", "."): value for key, value in more.items()},
-    }
-    mapping = {
-        "upstream": {"bootstrap.servers": "127.0.0.1:9092", **(upstream or {})},
-        "listeners": [listener],
-    }
-    return open_tls(from_mapping(mapping, base_dir=directory), WALL)
+    tls = {"security.protocol": "SASL_SSL", "ssl.keystore.location": "server.pem"}
+    given = {key.replace("_", "."): value for key, value in more.items()}
+    return open_tls(configured(directory, {**SCRAM, **tls, **given}, upstream), WALL)
 
 
 def connected(

@@ -20,7 +20,6 @@ from proxy.brokers.token_source import (
     FileTokens,
     RenewedTokens,
 )
-from proxy.config import from_mapping
 from proxy.connection.commands import Close, CloseReason, DeriveKeys
 from sasl.login import ClientExchange, LoginError, PlainClient
 from sasl.messages import (
@@ -42,6 +41,7 @@ from tests.support.kafka.wire_client import Outcome, WireClient
 from tests.support.playbook import Playbook, logged_in
 from tests.support.processes import PATIENCE_SECONDS, free_ports
 from tests.support.proxy_process import ProxyProcess
+from tests.support.settings import PLAINTEXT, configured, mapping
 
 # A broker that requires a login of the proxy, with scripted answers
 
@@ -200,10 +200,7 @@ def provided_by(servers: str = "127.0.0.1:9092", **settings: Any) -> RenewedToke
         "sasl.mechanism": "OAUTHBEARER",
         **{"sasl." + key.replace("_", "."): value for key, value in settings.items()},
     }
-    listener = {"name": "clients", "address": "127.0.0.1:9094", "routing": "sidecar"}
-    listener |= {"security.protocol": "PLAINTEXT"}
-    config = from_mapping({"upstream": upstream, "listeners": [listener]}, base_dir=Path())
-    found = token_source(config.upstream, servers)
+    found = token_source(configured(Path(), PLAINTEXT, upstream).upstream, servers)
     assert isinstance(found, RenewedTokens)
     return found
 
@@ -297,15 +294,6 @@ def start(
         "sasl.mechanism": mechanism,
         **login(mechanism, directory),
     }
-    listener = {
-        "name": "clients",
-        "address": f"127.0.0.1:{port}",
-        "routing": "sidecar",
-        "security.protocol": "PLAINTEXT",
-    }
-    config = {
-        "upstream": upstream,
-        "listeners": [listener],
-        "http": {"address": f"127.0.0.1:{http_port}"},
-    }
+    listener = {**PLAINTEXT, "address": f"127.0.0.1:{port}"}
+    config = mapping(listener, upstream, http={"address": f"127.0.0.1:{http_port}"})
     return Attacked(stack.enter_context(ProxyProcess(config, directory)), broker)

@@ -17,11 +17,11 @@ from metrics.snapshot import Snapshot
 from proxy.brokers import access as access_module
 from proxy.brokers.access import Access, open_access
 from proxy.brokers.token_providers import MskIamIdentity
-from proxy.config import Config, from_mapping
 from proxy.worker.endpoints import Endpoints
 from sasl.login import ClientExchange, LoginError, OAuthBearerClient, PlainClient, ScramClient
 from tests.support.fake_broker import FakeBroker
 from tests.support.relay import Services, listener_of
+from tests.support.settings import SCRAM, configured
 from tests.support.tls import Spoken
 from tests.support.upstream import SECRET, providing
 
@@ -34,23 +34,12 @@ def token(**claims: Any) -> str:
     return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts) + ".sig"
 
 
-def configured(directory: Path, upstream: dict[str, Any]) -> Config:
-    listener = {
-        "name": "clients",
-        "address": "127.0.0.1:9094",
-        "routing": "sidecar",
-        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-    }
-    return from_mapping({"upstream": upstream, "listeners": [listener]}, base_dir=directory)
-
-
 def access(directory: Path, **settings: Any) -> Access:
     upstream = {
-        "bootstrap.servers": "127.0.0.1:9092",
         "security.protocol": "SASL_PLAINTEXT",
         **{"sasl." + key.replace("_", "."): value for key, value in settings.items()},
     }
-    return open_access(configured(directory, upstream).upstream, None)
+    return open_access(configured(directory, SCRAM, upstream).upstream, None)
 
 
 def with_file(directory: Path, content: str) -> Access:
@@ -163,7 +152,7 @@ async def test_id_and_secret_are_encoded_where_the_endpoint_wants_it(
 
 
 def routed(port: int, **settings: str) -> Endpoints:
-    config = configured(Path(), {"bootstrap.servers": f"127.0.0.1:{port}", **settings})
+    config = configured(Path(), SCRAM, {"bootstrap.servers": f"127.0.0.1:{port}", **settings})
     services = Services(access=open_access(config.upstream, None))
     front = listener_of(config.listeners[0], services)
     return Endpoints(services.spawn, config, [front], services.access, {})
@@ -215,14 +204,6 @@ def test_of_several_workers_the_first_token_to_end_counts() -> None:
     assert merged.values == {EXPIRY.name: {(): ENDS}, FAILURES.name: {(): 6}}
 
 
-LISTENER = {
-    "name": "clients",
-    "address": "127.0.0.1:9094",
-    "routing": "sidecar",
-    "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-}
-
-
 @pytest.fixture(autouse=True)
 def _look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_module, "LOOK_EVERY", 0.0)
@@ -231,11 +212,10 @@ def _look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def exchanges(directory: Path, *changes: str | None, **sasl: str) -> list[ClientExchange]:
     """Begin a login per change, each of which is written to `secret` first; None: it is gone."""
     upstream = {
-        "bootstrap.servers": "127.0.0.1:9092",
         "security.protocol": "SASL_SSL",
         **{key.replace("_", "."): value for key, value in sasl.items()},
     }
-    settings = from_mapping({"upstream": upstream, "listeners": [LISTENER]}, base_dir=directory)
+    settings = configured(directory, SCRAM, upstream)
     identity = open_access(settings.upstream, None).identity
     assert identity is not None
 
@@ -262,8 +242,7 @@ def by_password(directory: Path, mechanism: str, *changes: str | None) -> list[C
 
 
 def test_without_sasl_there_is_nobody_to_be() -> None:
-    upstream = {"bootstrap.servers": "127.0.0.1:9092", "security.protocol": "SSL"}
-    settings = from_mapping({"upstream": upstream, "listeners": [LISTENER]}, base_dir=Path())
+    settings = configured(Path(), SCRAM, {"security.protocol": "SSL"})
     assert open_access(settings.upstream, None).identity is None
 
 

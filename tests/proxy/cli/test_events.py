@@ -14,6 +14,7 @@ from metrics.delivery.target import parse_target
 from proxy.cli import app
 from proxy.delivery.loop import End, opened
 from tests.support.delivery import Lines
+from tests.support.settings import mapping
 
 LINE = b'{"kind":"closed"}\n'
 
@@ -78,13 +79,9 @@ def test_an_attempt_that_failed_is_no_delivery(events: Path) -> None:
 @pytest.mark.usefixtures("events")
 def test_a_configuration_names_folder_and_target(tmp_path: Path) -> None:
     config = tmp_path / "proxy.yaml"
-    listener: dict[str, Any] = {"name": "a", "address": "127.0.0.1:0", "routing": "sidecar"}
-    listener |= {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
-    upstream = {"bootstrap.servers": "127.0.0.1:9092"}
 
     def configure(**events: Any) -> None:
-        found = {"upstream": upstream, "listeners": [listener], "events": events}
-        config.write_text(json.dumps(found))
+        config.write_text(json.dumps(mapping(events=events)))
 
     configure(directory="events")
     refused = invoke("status", "--config", str(config))

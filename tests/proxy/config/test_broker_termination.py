@@ -4,17 +4,13 @@ from typing import Any
 
 import pytest
 
-from proxy.config import Config, from_mapping
+from proxy.config import Config
 from proxy.config.exposure import exposures
 from proxy.errors import ConfigError
+from tests.support.settings import configured
 
 UPSTREAM = {"bootstrap.servers": "broker.example:9092", "security.protocol": "SASL_PLAINTEXT"}
-LISTENER = {
-    "name": "clients",
-    "address": "127.0.0.1:9094",
-    "routing": "sidecar",
-    "sasl.termination": "broker",
-}
+LISTENER = {"sasl.termination": "broker"}
 VERIFIES = {
     "sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json",
     "sasl.oauthbearer.expected.audience": "kafka",
@@ -26,12 +22,7 @@ LOGIN = {"sasl.mechanism": "PLAIN", "sasl.username": "proxy", "sasl.password": "
 
 
 def loaded(tmp_path: Any, listener: Any = None, upstream: Any = None, **more: Any) -> Config:
-    given = {
-        "upstream": UPSTREAM | (upstream or {}),
-        "listeners": [LISTENER | (listener or {})],
-        **more,
-    }
-    return from_mapping(given, base_dir=tmp_path)
+    return configured(tmp_path, LISTENER | (listener or {}), UPSTREAM | (upstream or {}), **more)
 
 
 def test_neither_users_nor_keys_nor_a_login_are_needed(tmp_path: Any) -> None:

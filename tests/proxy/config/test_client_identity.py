@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from proxy.config import Config, from_mapping
+from proxy.config import Config
 from proxy.config.exposure import exposures
 from proxy.errors import ConfigError
+from tests.support.settings import SCRAM, configured
 
 MAPPED: dict[str, Any] = {
     "upstream.identity": "mapped",
@@ -33,25 +34,18 @@ def loaded(
     directory: Path, *, upstream: dict[str, Any] | None = None, store: str = "", **changes: Any
 ) -> Config:
     """A listener with `MAPPED`, changed; a setting of None is left out."""
-    listener = {
-        "name": "clients",
-        "address": "127.0.0.1:9094",
-        "routing": "sidecar",
-        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-    }
-    given = listener | MAPPED | {key.replace("_", "."): one for key, one in changes.items()}
+    given = {**SCRAM, **MAPPED} | {key.replace("_", "."): one for key, one in changes.items()}
     login = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "proxy",
         "sasl.password": "env:PASSWORD",
     }
-    mapping = {
-        "upstream": {"bootstrap.servers": "broker.example:9092"}
-        | (login if upstream is None else upstream),
-        "listeners": [{key: one for key, one in given.items() if one is not None}],
-    }
-    return from_mapping(mapping | ({"store": {"url": store}} if store else {}), base_dir=directory)
+    listener = {key: one for key, one in given.items() if one is not None}
+    brokers = {"bootstrap.servers": "broker.example:9092"}
+    sections = {"store": {"url": store}} if store else {}
+    found = brokers | (login if upstream is None else upstream)
+    return configured(directory, listener, found, **sections)
 
 
 def test_clients_do_not_have_the_proxys_rights(tmp_path: Path) -> None:

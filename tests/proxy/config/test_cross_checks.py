@@ -10,6 +10,7 @@ import pytest
 from proxy.config import judged_entirely
 from proxy.config.document import parse
 from tests.support.proxy_process import BASE
+from tests.support.settings import SCRAM, mapping
 
 WRONG = {"no": {"setting": "is like this"}}
 
@@ -145,28 +146,16 @@ def test_a_misspelt_key_is_not_missing_elsewhere(path: tuple[Any, ...], tmp_path
 def test_clients_addresses_come_from_named_load_balancers_only(
     given: dict[str, Any], problem: str, tmp_path: Path
 ) -> None:
-    listener = {
-        "name": "a",
-        "address": "0.0.0.0:9094",
-        "routing": "sidecar",
-        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-    }
-    upstream = {"bootstrap.servers": "b:1"}
+    whole = mapping({**SCRAM, **given})
     if given.get("routing") == "transparent":
-        upstream = {"allowed": "10.0.0.0/8"}
-    mapping = {"upstream": upstream, "listeners": [listener | given]}
-    assert problems(mapping, tmp_path) == [f"listeners[0].{problem}"]
+        whole["upstream"] = {"allowed": "10.0.0.0/8"}
+    assert problems(whole, tmp_path) == [f"listeners[0].{problem}"]
 
 
 def test_redirected_connections_are_not_announced_to_brokers(tmp_path: Path) -> None:
-    listener = {
-        "name": "a",
-        "address": "0.0.0.0:9094",
-        "routing": "transparent",
-        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-    }
     upstream = {"allowed": "10.0.0.0/8", "proxy.protocol": "v2"}
-    assert problems({"upstream": upstream, "listeners": [listener]}, tmp_path) == [
+    whole = mapping({**SCRAM, "routing": "transparent"}) | {"upstream": upstream}
+    assert problems(whole, tmp_path) == [
         "upstream.proxy.protocol: must be off with routing: transparent"
     ]
 
@@ -186,16 +175,4 @@ def test_redirected_connections_are_not_announced_to_brokers(tmp_path: Path) -> 
 def test_uses_are_recorded_where_they_are_judged(
     tmp_path: Path, events: dict[str, Any], mode: str, expected: list[str]
 ) -> None:
-    listener = {
-        "name": "a",
-        "address": "127.0.0.1:0",
-        "routing": "sidecar",
-        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-    }
-    mapping = {
-        "upstream": {"bootstrap.servers": "b:1"},
-        "listeners": [listener],
-        "authorizer": {"mode": mode},
-        "events": events,
-    }
-    assert problems(mapping, tmp_path) == expected
+    assert problems(mapping(authorizer={"mode": mode}, events=events), tmp_path) == expected

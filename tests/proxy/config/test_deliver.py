@@ -8,8 +8,8 @@ import pytest
 from metrics.delivery.selection import Kinds
 from metrics.delivery.target import parse_target
 from proxy.config import Config
-from proxy.config.load import from_mapping
 from proxy.errors import ConfigError
+from tests.support import settings
 
 SCRAM = {
     "security.protocol": "SASL_PLAINTEXT",
@@ -27,16 +27,9 @@ def config(
     upstream: dict[str, Any] | None = None,
     listener: dict[str, Any] | None = None,
 ) -> Config:
-    clients = {"name": "a", "address": "127.0.0.1:9094", "routing": "sidecar"}
-    clients |= listener or {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
-    return from_mapping(
-        {
-            "upstream": {"bootstrap.servers": "kafka:9092", **(upstream or {})},
-            "listeners": [clients],
-            "events": {"directory": directory, "deliver": deliver},
-        },
-        base_dir=Path("/"),
-    )
+    brokers = {"bootstrap.servers": "kafka:9092", **(upstream or {})}
+    events = {"directory": directory, "deliver": deliver}
+    return settings.configured(Path("/"), listener or settings.SCRAM, brokers, events=events)
 
 
 def test_nothing_is_delivered_by_default() -> None:

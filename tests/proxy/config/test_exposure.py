@@ -7,6 +7,7 @@ import pytest
 
 from proxy.config import from_mapping
 from proxy.config.exposure import exposures
+from tests.support.settings import configured
 
 PASSWORD = {"sasl.username": "proxy", "sasl.password": "env:PROXY_PASSWORD"}
 PLAIN = PASSWORD | {"sasl.mechanism": "PLAIN"}
@@ -79,25 +80,24 @@ def test_a_secret_that_the_network_can_read_is_told(upstream: dict[str, Any], li
 def test_a_listener_that_verifies_too_little_is_warned_of(
     claims: dict[str, Any], what: list[str]
 ) -> None:
-    listener = {"name": "clients", "address": "0.0.0.0:9094", "routing": "sidecar"} | {
+    listener = {
         "sasl.enabled.mechanisms": ["OAUTHBEARER"],
         "sasl.oauthbearer.jwks.endpoint.url": "https://idp/keys",
+        **{f"sasl.oauthbearer.{key}": value for key, value in claims.items()},
     }
-    listener |= {f"sasl.oauthbearer.{key}": value for key, value in claims.items()}
-    mapping = {"upstream": {"bootstrap.servers": "localhost:9092"}, "listeners": [listener]}
-    lines = exposures(from_mapping(mapping, base_dir=Path("/etc/reauth-proxy")))
+    lines = exposures(configured(Path("/etc/reauth-proxy"), listener))
     assert [line.partition(" (")[0] for line in lines] == [
         f"listener clients accepts tokens {one}" for one in what
     ]
 
 
 def test_a_listener_on_which_clients_choose_their_address_is_warned_of() -> None:
-    listener = {"name": "clients", "address": "0.0.0.0:9094", "routing": "sidecar", **SASL} | {
+    listener = {
+        **SASL,
         "proxy.protocol": "required",
         "proxy.protocol.trusted": ["10.0.0.0/8", "::/0"],
     }
-    mapping = {"upstream": {"bootstrap.servers": "localhost:9092"}, "listeners": [listener]}
-    assert exposures(from_mapping(mapping, base_dir=Path("/etc/reauth-proxy"))) == (
+    assert exposures(configured(Path("/etc/reauth-proxy"), listener)) == (
         "listener clients: every client can claim any address (proxy.protocol.trusted: ::/0)",
     )
 

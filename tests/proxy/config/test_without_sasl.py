@@ -5,22 +5,20 @@ from typing import Any
 
 import pytest
 
-from proxy.config import Config, from_mapping
+from proxy.config import Config
 from proxy.config.exposure import exposures
 from proxy.errors import ConfigError
 from sasl.states import Enforcement
+from tests.support.settings import PLAINTEXT, configured
 
 SCRAM = {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
 KEYSTORE = {"security.protocol": "SSL", "ssl.keystore.location": "server.pem"}
 MUTUAL = KEYSTORE | {"ssl.client.auth": "required", "ssl.truststore.location": "ca.pem"}
-PLAINTEXT = {"security.protocol": "PLAINTEXT"}
 NO_MEANING = "has no meaning with security.protocol:"
 
 
 def read(settings: dict[str, Any], **top: Any) -> Config:
-    listener = {"name": "clients", "address": "127.0.0.1:9094", "routing": "sidecar", **settings}
-    mapping = {"upstream": {"bootstrap.servers": "127.0.0.1:9092"}, "listeners": [listener]}
-    return from_mapping(mapping | top, base_dir=Path("/etc/reauth-proxy"))
+    return configured(Path("/etc/reauth-proxy"), settings, **top)
 
 
 @pytest.mark.parametrize("settings", [PLAINTEXT, KEYSTORE, MUTUAL])

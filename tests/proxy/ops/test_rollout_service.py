@@ -16,7 +16,7 @@ import pytest
 from metrics import registry
 from metrics.history import Timeline
 from metrics.snapshot import Snapshot
-from proxy.config import Config, from_mapping
+from proxy.config import Config
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import finishing
 from proxy.ops.rollout_service import RolloutService
@@ -27,6 +27,7 @@ from tests.support.frames import authenticate, bearer, handshake, metadata
 from tests.support.observer import observer_of
 from tests.support.playbook import OAUTHBEARER, Playbook, log_in
 from tests.support.sasl import NOW
+from tests.support.settings import SCRAM, configured
 from tests.support.store import Watched
 
 KIND = ClientKind("app-*", "lib", "2")
@@ -34,17 +35,7 @@ KIND = ClientKind("app-*", "lib", "2")
 
 def settings(mode: str = "auto", **auto: Any) -> Config:
     given = {"window.ms": 1, **{key.replace("_", "."): value for key, value in auto.items()}}
-    listener = {
-        "name": "clients",
-        "address": "127.0.0.1:9094",
-        "routing": "sidecar",
-        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-        "reauth.enforcement": mode,
-    }
-    upstream = {"bootstrap.servers": "127.0.0.1:9092"}
-    return from_mapping(
-        {"upstream": upstream, "listeners": [listener], "auto": given}, base_dir=Path()
-    )
+    return configured(Path(), {**SCRAM, "reauth.enforcement": mode}, auto=given)
 
 
 OPEN: list[Store] = []

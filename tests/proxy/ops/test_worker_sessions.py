@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,16 +29,10 @@ from tests.support.frames import (
 )
 from tests.support.playbook import OAUTHBEARER, Playbook
 from tests.support.sasl import NOW
+from tests.support.settings import configured
 from tests.support.status import recent
 
-SETTINGS = config.Listener.model_validate(
-    {
-        "name": "clients",
-        "address": "127.0.0.1:9094",
-        "routing": "sidecar",
-        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-    }
-)
+SETTINGS = configured(Path()).listeners[0]
 
 
 class Client(Playbook):

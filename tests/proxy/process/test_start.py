@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
 from tests.support.certificates import Authority
 from tests.support.processes import free_ports
+from tests.support.settings import SCRAM, mapping
 
 DEADLINE_SECONDS = 180
 
@@ -83,19 +83,11 @@ main()
 
 def settings(directory: Path, everything: bool) -> Path:
     port, http = free_ports(2)
-    listener: dict[str, Any] = {
-        "name": "clients",
-        "address": f"127.0.0.1:{port}",
-        "routing": "sidecar",
-        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-    }
-    config: dict[str, Any] = {
-        "upstream": {"bootstrap.servers": "127.0.0.1:9"},
-        "listeners": [listener],
-    }
+    upstream = {"bootstrap.servers": "127.0.0.1:9"}
+    config = mapping({**SCRAM, "address": f"127.0.0.1:{port}"}, upstream)
     if everything:
         (directory / "listener.pem").write_bytes(Authority().issue().pem)
-        listener |= {
+        config["listeners"][0] |= {
             "security.protocol": "SASL_SSL",
             "ssl.keystore.location": "listener.pem",
             "sasl.enabled.mechanisms": ["SCRAM-SHA-256", "OAUTHBEARER"],

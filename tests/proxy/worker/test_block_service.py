@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from metrics.snapshot import Snapshot
-from proxy.config import from_mapping
 from proxy.connection.blocks import BlockList
 from proxy.connection.connection import Connection
 from proxy.errors import ConfigError
@@ -18,6 +17,7 @@ from tests.support.blocks import document
 from tests.support.frames import metadata
 from tests.support.playbook import Playbook, log_in, logged_in
 from tests.support.sasl import NOW
+from tests.support.settings import PLAINTEXT, configured
 
 EMPTY = document(version=0)
 ALICE = document({"principal": "User:alice", "author": "ops", "reason": "lost\n"}, version=1)
@@ -41,19 +41,7 @@ class Proxy:
     sessions: list[Playbook] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        mapping = {
-            "upstream": {"bootstrap.servers": "127.0.0.1:9092"},
-            "listeners": [
-                {
-                    "name": "clients",
-                    "address": "127.0.0.1:9094",
-                    "routing": "sidecar",
-                    "security.protocol": "PLAINTEXT",
-                }
-            ],
-            "block": self.settings,
-        }
-        config = from_mapping(mapping, base_dir=self.directory)
+        config = configured(self.directory, PLAINTEXT, block=self.settings)
         self.list = BlockList()
         self.service = BlockService(config, self.list, 0, self.enforce)
 

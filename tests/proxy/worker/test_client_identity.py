@@ -12,7 +12,6 @@ from proxy.brokers.access import Access
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.client_identity import ClientRefused
 from proxy.brokers.discovery import DiscoveredBroker
-from proxy.config import from_mapping
 from proxy.connection.interfaces import ConnectionRules, NoAuthorizer
 from proxy.ops.sessions import facts_of
 from proxy.store import open_store
@@ -32,6 +31,7 @@ from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.relay import Services, room_for
 from tests.support.relayed_logins import Login, relaying
 from tests.support.sasl import FAKE_SECRET, NOW, SHA_256, alice
+from tests.support.settings import SCRAM, configured
 
 
 class ProxyIdentity:
@@ -137,31 +137,23 @@ def test_a_revoked_user_loses_sessions_and_delegation_tokens_at_once(
 
     async def run(listening: socket.socket, peer: Issuing) -> None:
         port = listening.getsockname()[1]
-        settings = from_mapping(
-            {
-                "upstream": {
-                    "bootstrap.servers": f"127.0.0.1:{peer.port}",
-                    "security.protocol": "SASL_PLAINTEXT",
-                    "sasl.mechanism": "SCRAM-SHA-256",
-                    "sasl.username": "proxy",
-                    "sasl.password": f"file:{tmp_path / 'password'}",
-                },
-                "listeners": [
-                    {
-                        "name": "clients",
-                        "address": f"127.0.0.1:{port}",
-                        "routing": "sidecar",
-                        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-                        "revoke.sessions": "at-once",
-                        "upstream.identity": "delegation-token",
-                        "upstream.identity.mechanism": "SCRAM-SHA-256",
-                        "upstream.identity.allow.prefixes": ["User:"],
-                        "upstream.identity.super.users": [],
-                    }
-                ],
-            },
-            base_dir=tmp_path,
-        )
+        listener = {
+            **SCRAM,
+            "address": f"127.0.0.1:{port}",
+            "revoke.sessions": "at-once",
+            "upstream.identity": "delegation-token",
+            "upstream.identity.mechanism": "SCRAM-SHA-256",
+            "upstream.identity.allow.prefixes": ["User:"],
+            "upstream.identity.super.users": [],
+        }
+        login = {
+            "bootstrap.servers": f"127.0.0.1:{peer.port}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "proxy",
+            "sasl.password": f"file:{tmp_path / 'password'}",
+        }
+        settings = configured(tmp_path, listener, login)
         store = open_store(settings.store.url)
         users = {
             (name, SHA_256): ScramCredential.from_password(SHA_256, "secret", b"salt", 4_096)

@@ -9,7 +9,6 @@ import pytest
 
 from metrics import registry
 from metrics.snapshot import Snapshot
-from proxy.config import from_mapping
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.worker.listener import Listener
@@ -17,6 +16,7 @@ from tests.support.frames import authenticate, handshake
 from tests.support.playbook import OAUTHBEARER, Playbook, everything
 from tests.support.relay import Services, room_for
 from tests.support.sasl import FAKE_SECRET, NOW, alice, claims, document, ec_key, rsa_key, token
+from tests.support.settings import configured
 
 OURS, PARTNERS = "https://issuer.test", "https://partner.test"
 KEYS = {OURS: rsa_key(), PARTNERS: ec_key()}
@@ -36,15 +36,11 @@ def settings(
         return {f"sasl.oauthbearer.{key}": value for key, value in given.items()}
 
     listener = {
-        "name": "clients",
-        "address": "127.0.0.1:9094",
-        "routing": "sidecar",
         "sasl.enabled.mechanisms": [OAUTHBEARER],
         "connections.max.reauth.ms": 60_000,
         "sasl.oauthbearer.issuers": [issuer(name) for name in issuers],
     }
-    mapping = {"upstream": {"bootstrap.servers": "127.0.0.1:9092"}, "listeners": [listener]}
-    return from_mapping(mapping, base_dir=directory).listeners[0]
+    return configured(directory, listener).listeners[0]
 
 
 @pytest.fixture

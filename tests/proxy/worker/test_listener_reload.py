@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.config import from_mapping
 from proxy.config.listener import Listener as Settings
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import NoAuthorizer
@@ -25,6 +24,7 @@ from tests.support.playbook import (
 )
 from tests.support.relay import Services, room_for
 from tests.support.sasl import FAKE_SECRET, NOW, alice, document, ed_key
+from tests.support.settings import configured
 
 BEFORE: dict[str, Any] = {
     "sasl.enabled.mechanisms": [SCRAM, OAUTHBEARER],
@@ -38,10 +38,8 @@ BEFORE: dict[str, Any] = {
 
 def settings(directory: Path, **changes: object) -> Settings:
     """`BEFORE`, changed."""
-    listener = {"name": "clients", "address": "127.0.0.1:9094", "routing": "sidecar"}
-    given = listener | BEFORE | {key.replace("_", "."): value for key, value in changes.items()}
-    mapping = {"upstream": {"bootstrap.servers": "127.0.0.1:9092"}, "listeners": [given]}
-    return from_mapping(mapping, base_dir=directory).listeners[0]
+    given = BEFORE | {key.replace("_", "."): value for key, value in changes.items()}
+    return configured(directory, given).listeners[0]
 
 
 def opened(directory: Path, **changes: object) -> Listener:

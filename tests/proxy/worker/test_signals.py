@@ -14,13 +14,13 @@ import pytest
 from metrics.registry import BLOCK_SIGNALS, BLOCK_SIGNALS_AGE
 from metrics.snapshot import Snapshot
 from proxy.brokers.token_source import FileTokens
-from proxy.config import from_mapping
 from proxy.connection.blocks import Blocks, Login
 from proxy.errors import ConfigError
 from proxy.store import block_file
 from proxy.worker import signals
 from proxy.worker.signals import MAX_CHARACTERS, MAX_EVENTS, SignalService
 from sasl.identity import Identity, LoginFacts
+from tests.support import settings
 from tests.support.blocks import document
 from tests.support.processes import until
 from tests.support.sasl import b64url, ed_key, rsa_key, token
@@ -35,13 +35,13 @@ class Receiver(SignalService):
 
     def __init__(self, directory: Path, url: str, **given: object) -> None:
         (directory / "jwks.json").write_bytes(jwks(rsa_key().jwk()))
-        settings = {
+        required = {
             "endpoint.url": url,
             "jwks.endpoint.url": "file:jwks.json",
             "issuer": "https://idp.test",
             "audience": "kafka-proxies",
         }
-        super().__init__(configured(directory, settings, given))
+        super().__init__(configured(directory, required, given))
         self.path = self._file.path
 
     def blocks(self) -> Blocks:
@@ -61,18 +61,9 @@ class Receiver(SignalService):
 
 
 def configured(directory: Path, given: object, block: dict[str, object] | None = None) -> Any:
-    listener = {
-        "name": "clients",
-        "address": "127.0.0.1:9094",
-        "routing": "sidecar",
-        "security.protocol": "PLAINTEXT",
-    }
-    mapping = {
-        "upstream": {"bootstrap.servers": "127.0.0.1:9092"},
-        "listeners": [listener],
-        "block": {"signals": given} | (block or {}),
-    }
-    return from_mapping(mapping, base_dir=directory)
+    return settings.configured(
+        directory, settings.PLAINTEXT, block={"signals": given} | (block or {})
+    )
 
 
 def polling(
