@@ -21,8 +21,7 @@ import uvloop
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.handlers.acls import Acls, answer
-from proxy.store import open_store
-from proxy.store.caches import CachedAcls
+from proxy.store import CachedAcls, open_store
 from proxy.worker.worker import COLLECTOR_THRESHOLD, SWITCH_INTERVAL
 
 TOPIC, LITERAL, PREFIXED = ResourceType.TOPIC, PatternType.LITERAL, PatternType.PREFIXED
@@ -131,9 +130,7 @@ def pauses() -> dict[str, float]:
         gc.collect()
         gc.freeze()
         works: dict[str, Callable[[], object]] = {
-            "describe 100,000": lambda: answer(
-                29, 3, _EVERYTHING, acls, may_describe=True, may_alter=True
-            ),
+            "describe 100,000": lambda: answer(29, 3, _EVERYTHING, acls, authorized=True),
             "20 x create 100": lambda: _create(acls),
         }
         found = {name: uvloop.run(_longest_pause(work)) for name, work in works.items()}

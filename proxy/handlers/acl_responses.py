@@ -13,7 +13,7 @@ from typing import Final
 
 from proxy.acl.model import Acl, PatternType, ResourceType
 from proxy.acl.validation import Refusal
-from proxy.scheduling.stepped_thread import pause, pausing
+from proxy.scheduling.steps import pause, pausing
 from proxy.wire.apis import ACLS_BATCHED, APIS, DESCRIBE_ACLS
 from proxy.wire.primitives import (
     INT16,

@@ -53,7 +53,7 @@ from proxy.acl.validation import (
 from proxy.errors import ClientFault
 from proxy.handlers import acl_responses
 from proxy.handlers.acl_responses import FIRST_FLEXIBLE, DescribeBatch, Place, refusal_of_all
-from proxy.scheduling.stepped_thread import pause
+from proxy.scheduling.steps import pause
 from proxy.store import Store, StoreError, refusal_of
 from proxy.wire.apis import (
     ACLS_BATCHED,
@@ -253,25 +253,24 @@ def answer(
     body: bytes,
     acls: Acls | None,
     *,
-    may_describe: bool,
-    may_alter: bool,
+    authorized: bool,
 ) -> bytes | Callable[[], bytes]:
     """Return the response body for a request to one of the three APIs, or a function that returns
     it but may take long. The function does not use the store, raises no errors, and may run on
     another thread.
 
-    Pass None for `acls` if the authorizer is off. `may_describe` and `may_alter` are True if the
-    principal has Describe, or Alter, on the cluster. Raises ClientFault, and StoreError for
+    Pass None for `acls` if the authorizer is off. `authorized` is True if the principal has
+    Describe or Alter, as the API requires, on the cluster. Raises ClientFault, and StoreError for
     requests that only read; then nothing was changed. Changes are in force in this process on
     return.
     """
     try:
         if api_key == DESCRIBE_ACLS:
-            return _describe(api_version, body, acls, authorized=may_describe)
+            return _describe(api_version, body, acls, authorized=authorized)
         if api_key == CREATE_ACLS:
-            return _create(api_version, body, acls, authorized=may_alter)
+            return _create(api_version, body, acls, authorized=authorized)
         assert api_key == DELETE_ACLS
-        return _delete(api_version, body, acls, authorized=may_alter)
+        return _delete(api_version, body, acls, authorized=authorized)
     except Malformed as error:
         raise ClientFault("the request does not parse") from error
 

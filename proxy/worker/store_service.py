@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from metrics import registry
 from metrics.snapshot import Snapshot
-from proxy import config
+from proxy import config, handlers
 from proxy.brokers.access import open_access
 from proxy.connection.commands import AnswerFromStore
 from proxy.errors import ProxyError
-from proxy.handlers.dispatch import CHANGES, timed_ask
 from proxy.net.tls_contexts import ProxyTls
 from proxy.store import (
     CachedCredentials,
@@ -163,7 +162,7 @@ class StoreService:
         """Return the answer to a request, or what makes it, and the thread's time in ns.
 
         Changes that it made, and ACLs that it read, are in force in this worker then. A request
-        that is cancelled before it has begun never begins. Raises what `timed_ask` does.
+        that is cancelled before it has begun never begins. Raises what `handlers.answer` does.
         """
         acls = None if self._authorization is None else self._authorization.acls()
         threads = self._threads(question)
@@ -171,7 +170,7 @@ class StoreService:
         try:
             async with asyncio.timeout(MAX_WAIT):
                 answer = await loop.run_in_executor(
-                    threads, timed_ask, question, self._store, self._users, acls
+                    threads, handlers.answer, question, self._store, self._users, acls
                 )
         except TimeoutError:  # mostly before it has begun
             raise StoreError(f"no answer within {MAX_WAIT:g} s") from None
@@ -184,7 +183,7 @@ class StoreService:
     def _threads(self, question: AnswerFromStore) -> ThreadPoolExecutor:
         if not question.authorized:
             return self._refusals
-        return self._changes if question.request.api_key in CHANGES else self._questions
+        return self._changes if question.request.api_key in handlers.CHANGES else self._questions
 
     def not_ready(self) -> list[str]:
         """Return the reasons why the worker should get no clients; empty if it may."""

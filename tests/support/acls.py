@@ -227,11 +227,10 @@ def asked(
     body: bytes,
     store: MemoryAclStore | None,
     *,
-    may_describe: bool = True,
-    may_alter: bool = True,
+    authorized: bool = True,
 ) -> Any:
     """Decode the response, also with kio if it has the version."""
-    found = answer(api_key, version, body, store, may_describe=may_describe, may_alter=may_alter)
+    found = answer(api_key, version, body, store, authorized=authorized)
     schema = response_type(api_key, version)
     ours = decode(schema, found)
     assert encode(ours) == found, "and no bytes behind it"

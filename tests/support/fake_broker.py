@@ -287,7 +287,7 @@ class _Conversation:
         if key == DESCRIBE_CLIENT_QUOTAS:
             return quota_api.answer(key, version, body, self._peer.quotas, authorized=rights)
         acls = self._peer.acl_store.administered()
-        found = answer_about_acls(key, version, body, acls, may_describe=rights, may_alter=rights)
+        found = answer_about_acls(key, version, body, acls, authorized=rights)
         return whole(found)
 
     def _handshake(self, mechanism: str, version: int) -> bytes:

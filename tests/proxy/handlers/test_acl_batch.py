@@ -42,7 +42,7 @@ def body_of(filters: Sequence[dict[str, Any]]) -> bytes:
 def answered(
     body: bytes, store: MemoryAclStore | None, *, authorized: bool = True
 ) -> tuple[Any, bytes]:
-    found = answer(DESCRIBE, 4, body, store, may_describe=authorized, may_alter=False)
+    found = answer(DESCRIBE, 4, body, store, authorized=authorized)
     response = decode(response_type(DESCRIBE, 4), found)
     assert encode(response) == found, "and no bytes behind it"
     assert entity_reader(response_type(DESCRIBE, 4))(found, 0) == (response, len(found))
@@ -60,7 +60,7 @@ def described(
 def alone(store: MemoryAclStore | None, fields: dict[str, Any], *, authorized: bool = True) -> Any:
     """What v3 says of one filter."""
     body = encode(request_type(DESCRIBE, 3)(**fields))
-    found = answer(DESCRIBE, 3, body, store, may_describe=authorized, may_alter=False)
+    found = answer(DESCRIBE, 3, body, store, authorized=authorized)
     return decode(response_type(DESCRIBE, 3), found)
 
 

@@ -12,8 +12,7 @@ from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.handlers import acls as api
 from proxy.handlers.acls import MAX_ITEMS, MAX_SEARCHES, Acls
-from proxy.store import open_store
-from proxy.store.caches import CachedAcls
+from proxy.store import CachedAcls, open_store
 from tests.support.acls import (
     APPLIED,
     CREATE,
@@ -259,10 +258,10 @@ def test_nobody_administers_without_authorization(version: int) -> None:
     store = MemoryAclStore(acl())
     # the answer does not reveal errors of an item
     creations = creation(), creation(resource_name="")
-    assert created(store, *creations, version=version, may_alter=False) == [denied] * 2
-    results = deleted(store, asking(), asking(operation=99), version=version, may_alter=False)
+    assert created(store, *creations, version=version, authorized=False) == [denied] * 2
+    results = deleted(store, asking(), asking(operation=99), version=version, authorized=False)
     assert [reported(one) for one in results] == [denied] * 2
-    response = described(store, asking(), version=version, may_describe=False)
+    response = described(store, asking(), version=version, authorized=False)
     assert reported(response) == denied
     assert response.resources == ()
     assert store.acls == {acl()}
@@ -316,20 +315,19 @@ def test_what_is_done_is_in_force_at_once(tmp_path: Path) -> None:
         return cached.index
 
     acls = Acls(store=store, current=current)
-    rights = {"may_describe": True, "may_alter": True}
     allow, deny = creation(), creation(host="10.0.0.0/8", permission_type=2)
 
     def alice_may(host: str) -> bool:
         question = ("User:alice",), host, Operation.READ, ResourceType.TOPIC, "t"
         return cached.index.decide(*question).allowed
 
-    api.answer(CREATE, 3, create_body(3, [allow, deny]), acls, **rights)
+    api.answer(CREATE, 3, create_body(3, [allow, deny]), acls, authorized=True)
     assert (alice_may("192.0.2.1"), alice_may("10.1.1.1")) == (True, False)
-    api.answer(DELETE, 3, delete_body(3, [asking(host_filter="*")]), acls, **rights)
+    api.answer(DELETE, 3, delete_body(3, [asking(host_filter="*")]), acls, authorized=True)
     assert not alice_may("192.0.2.1")
     found = decode(
         response_type(DESCRIBE, 3),
-        whole(api.answer(DESCRIBE, 3, describe_body(3, asking()), acls, **rights)),
+        whole(api.answer(DESCRIBE, 3, describe_body(3, asking()), acls, authorized=True)),
     )
     assert acls_of(found) == [acl(host="10.0.0.0/8", permission=Permission.DENY)]
     store.close()

@@ -118,9 +118,9 @@ def test_nothing_to_do_asks_no_broker() -> None:
 def test_who_may_not_is_told_that_alone() -> None:
     """The brokers would do it, or not: they are not asked for the unauthorized."""
     store = Refusing(acl("a"))
-    [(code, message)] = created(store, creation(), may_alter=False)
+    [(code, message)] = created(store, creation(), authorized=False)
     assert (code, message) == ("cluster_authorization_failed", "Cluster authorization failed.")
-    [result] = deleted(store, asking(), may_alter=False)
+    [result] = deleted(store, asking(), authorized=False)
     assert reported(result) == ("cluster_authorization_failed", "Cluster authorization failed.")
     assert store.asked == []
 
@@ -151,7 +151,7 @@ def test_too_many_items(api_key: int, version: int, rights: bool) -> None:
         else delete_body(version, [asking()] * (MAX_ITEMS + 1))
     )
     store = MemoryAclStore()
-    response = asked(api_key, version, body, store, may_alter=rights)
+    response = asked(api_key, version, body, store, authorized=rights)
     results = response.results if api_key == CREATE else response.filter_results
     expected = "policy_violation" if rights else "cluster_authorization_failed"
     assert {reported(one) for one in results} == {(expected, None)}

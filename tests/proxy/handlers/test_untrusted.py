@@ -81,8 +81,7 @@ def answer(api: Api, body: bytes, users: CredentialStore, *, authorized: bool = 
         return scram_users.answer(api_key, body, users, authorized=authorized)
     if api_key in (DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS):
         return quotas.answer(api_key, version, body, MemoryStore(), authorized=authorized)
-    rights = {"may_describe": authorized, "may_alter": authorized}
-    return acls.answer(api_key, version, body, MemoryAclStore(acl()), **rights)
+    return acls.answer(api_key, version, body, MemoryAclStore(acl()), authorized=authorized)
 
 
 def results(api: Api, body: bytes, users: CredentialStore, *, authorized: bool = True) -> list[Any]:

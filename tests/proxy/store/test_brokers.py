@@ -342,7 +342,7 @@ def test_a_client_is_told_in_our_words(
     with in_a_thread(peer), store_of(peer.address, tmp_path, login=True) as store:
         acls = Acls(store=store, current=lambda: AclIndex([], version=0))
         body = create_body(3, [creation()])
-        answer = acl_api.answer(CREATE, 3, body, acls, may_describe=True, may_alter=True)
+        answer = acl_api.answer(CREATE, 3, body, acls, authorized=True)
         assert isinstance(answer, bytes)
         (result,) = decode(response_type(CREATE, 3), answer).results
         assert (result.error_code.name, result.error_message) == (

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.handlers import dispatch
+from proxy import handlers
 from proxy.store import Store, StoreError
 from proxy.worker import store_service
 from tests.support.acls import acl
@@ -124,7 +124,7 @@ def test_a_question_that_is_given_up_is_not_asked(
 def test_the_time_of_a_question_is_told(plain: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading(plain)
     clock = iter((5, 12))
-    monkeypatch.setattr(dispatch, "thread_time_ns", lambda: next(clock))
+    monkeypatch.setattr(handlers, "thread_time_ns", lambda: next(clock))
     _, spent_ns = asyncio.run(cast(Any, reading.keeper.consult(users_question())))
     assert spent_ns == 7
 

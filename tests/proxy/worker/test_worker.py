@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from metrics import registry
-from proxy import config
-from proxy.handlers import dispatch
+from proxy import config, handlers
 from proxy.worker import store_service, worker
 from proxy.worker.connection_limits import Shared
 from proxy.worker.inputs import SharedConfiguration, WorkerInputs
@@ -50,7 +49,7 @@ def test_an_answer_in_steps_tells_their_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most of it: finding what matches, and writing it."""
-    monkeypatch.setattr(dispatch, "thread_time_ns", lambda: 0)
+    monkeypatch.setattr(handlers, "thread_time_ns", lambda: 0)
 
     async def run(listening: socket.socket) -> int:
         address = f"127.0.0.1:{listening.getsockname()[1]}"

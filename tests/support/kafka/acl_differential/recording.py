@@ -26,7 +26,7 @@ from proxy.acl.model import Acl, AuthorizerMode, Operation, PatternType, Permiss
 from proxy.connection.long_work import SteppedAuthority
 from proxy.handlers import acls as acl_api
 from proxy.handlers import quotas as quota_api
-from proxy.scheduling.stepped_thread import in_steps
+from proxy.scheduling.steps import in_steps
 from proxy.wire import apis
 from proxy.wire.codec import decode, encode
 from proxy.wire.messages import MetadataRequest, MetadataResponse
@@ -95,9 +95,10 @@ class Judging:
         """Return the body of the response; None if the connection is closed instead."""
         may = self._authority.may_administer
         if api_key in apis.ACL_APIS:
-            rights = {"may_describe": may(Operation.DESCRIBE), "may_alter": may(Operation.ALTER)}
+            describes = api_key == apis.DESCRIBE_ACLS
+            authorized = may(Operation.DESCRIBE if describes else Operation.ALTER)
             acls = self._acls.administered()
-            return whole(acl_api.answer(api_key, version, body, acls, **rights))
+            return whole(acl_api.answer(api_key, version, body, acls, authorized=authorized))
         if api_key in apis.QUOTA_APIS:
             authorized = may(Operation.DESCRIBE_CONFIGS)
             return quota_api.answer(api_key, version, body, MemoryStore(), authorized=authorized)
