@@ -73,7 +73,7 @@ site: $(VENV)/docs ## the docs as a site with search, in build/site; a broken li
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 pictures: $(VENV)/test ## take the README's screenshots anew; needs Chromium
-	$(BIN)/python docs/draw.py
+	$(BIN)/python docs/screenshots.py
 
 docs-check: $(VENV)/test ## whether they are as they would be written
 	$(BIN)/python -m docs.generate --check

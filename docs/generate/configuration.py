@@ -7,7 +7,7 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from docs.generate.markdown import table
+from docs.generate import table
 from proxy.config.listener import (
     IssuerSettings,
     LimitSettings,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from docs.generate.markdown import meanings, members, table
+from docs.generate import meanings, members, table
 from metrics import events
 from metrics.events import (
     ApiVersion,

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from docs.generate import filled, members, table
 from docs.generate.configuration import settings
-from docs.generate.markdown import filled, members, table
 from docs.generate.metrics import EVENT_TABLES, METRIC_TABLES, READINESS_TABLES
 from proxy.connection.commands import CloseReason
 from proxy.wire.apis import APIS, Api, Kind

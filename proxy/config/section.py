@@ -132,17 +132,18 @@ def meanings(section: type[Section]) -> dict[str, str]:
     found: dict[str, str] = {}
     for declaring in reversed(section.__mro__):
         if issubclass(declaring, Section):
-            found.update(_strings_below(declaring))
+            found.update(strings_below(declaring))
     return found
 
 
-def _strings_below(section: type[Section]) -> Iterator[tuple[str, str]]:
-    (declaration,) = ast.parse(inspect.getsource(section)).body
+def strings_below(declared: type) -> Iterator[tuple[str, str]]:
+    """Yield each attribute of a class that has a docstring below it, with the docstring."""
+    (declaration,) = ast.parse(inspect.getsource(declared)).body
     assert isinstance(declaration, ast.ClassDef)
     for statement, below in zip(declaration.body, declaration.body[1:], strict=False):
         match statement, below:
             case (
-                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
                 yield name, inspect.cleandoc(text)

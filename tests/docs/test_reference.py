@@ -26,7 +26,7 @@ KIP_368 = [
 
 
 def test_the_pages_are_as_the_code_declares() -> None:
-    """With the dashboards, the chart and the diagram."""
+    """With the dashboards and the chart."""
     assert main(["--check"]) == 0
 
 
