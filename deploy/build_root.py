@@ -340,14 +340,14 @@ exec "$CHROOT" --userspec="$user" "$root" "$@"
 """
 
 
-def start_seconds(stage: Stage, config: str = _CONFIG) -> float:
+def start_seconds(stage: Stage) -> float:
     """Start the image as its user, on a read-only root, with nothing to write to but /tmp.
 
     Return the seconds until it accepts connections.
     """
     file = stage.root / stage.command[-1].lstrip("/")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(config)
+    file.write_text(_CONFIG)
     command = ["unshare", "--mount", "/bin/sh", "-ec", _READ_ONLY, "sh"]
     path = stage.environment["PATH"]
     started = time.monotonic()

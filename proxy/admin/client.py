@@ -24,6 +24,7 @@ from proxy.admin.errors import (
     UnsupportedVersion,
     kafka_error,
 )
+from proxy.admin.properties import Login, OAuthBearer, Plain, Scram
 from proxy.admin.quota_messages import (
     ALTER_VERSIONS,
     AlterClientQuotasResult,
@@ -34,7 +35,6 @@ from proxy.admin.quota_messages import (
     alter_request,
     altered,
 )
-from proxy.admin.security import Login, OAuthBearer, Plain, Scram
 from proxy.brokers.own_requests import log_in
 from proxy.errors import ConfigError
 from proxy.net.dialler import Dialler
@@ -224,9 +224,7 @@ class AdminClient:
                     found |= await link.describe_client_quotas(version, some, strict=strict)
         return DescribeClientQuotasResult({one: found[one] for one in wanted})
 
-    async def alter_client_quotas(
-        self, changes: QuotaChanges, *, validate_only: bool = False
-    ) -> AlterClientQuotasResult:
+    async def alter_client_quotas(self, changes: QuotaChanges) -> AlterClientQuotasResult:
         """Set quotas, and remove those with the value None; a thousand entities per request."""
         results: dict[QuotaEntity, KafkaError | None] = {}
         for some in _batches(changes):
@@ -234,7 +232,7 @@ class AdminClient:
                 link = await self._ready()
                 version = link.version(ALTER_CLIENT_QUOTAS, ALTER_VERSIONS)
                 response = await link.connection.request(
-                    alter_request(some, changes, validate_only=validate_only),
+                    alter_request(some, changes),
                     version,
                     messages.AlterClientQuotasResponse,
                 )

@@ -202,7 +202,7 @@ AlterClientQuotasResult = ChangeResult[QuotaEntity]
 
 
 def alter_request(
-    entities: Sequence[QuotaEntity], changes: QuotaChanges, *, validate_only: bool
+    entities: Sequence[QuotaEntity], changes: QuotaChanges
 ) -> AlterClientQuotasRequest:
     """Return an AlterClientQuotas request for some of the entities in `changes`."""
     schema = AlterClientQuotasRequest
@@ -222,7 +222,6 @@ def alter_request(
             )
             for entity in entities
         ),
-        validate_only=validate_only,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from proxy.acl.decision import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement, names_of
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
-from proxy.scheduling.stepped_thread import pausing
+from proxy.scheduling.steps import pausing
 from proxy.wire.codec import decode, encode
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.schema import NO_ID, Message, replace
@@ -239,9 +239,9 @@ def may_topic(inquiry: Inquiry, operation: Operation, name: str, *, report: bool
     return inquiry.authority.may(operation, ResourceType.TOPIC, name, report=report)
 
 
-def may_group(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
+def may_group(inquiry: Inquiry, operation: Operation, name: str) -> bool:
     """Return whether the operation is allowed on a group."""
-    return inquiry.authority.may(operation, ResourceType.GROUP, name, report=report)
+    return inquiry.authority.may(operation, ResourceType.GROUP, name)
 
 
 def may_transact(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
