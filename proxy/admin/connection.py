@@ -72,14 +72,7 @@ class AdminConnection:
         """Connect. Raises BrokerUnavailable."""
         address = host_port(host, port)
         async with _explained(address, timeout_s):
-            try:
-                reader, writer = await dialler.open_streams(host, port, tls)
-            except (ConnectionResetError, ssl.SSLEOFError):
-                if tls is None:
-                    raise
-                from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE
-
-                raise BrokerUnavailable(f"{address}: {CLOSED_IN_HANDSHAKE}") from None
+            reader, writer = await dialler.open_streams(host, port, tls)
         return cls(address, reader, writer, client_id, timeout_s)
 
     @property

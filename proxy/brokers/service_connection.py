@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from proxy.brokers.access import Access
 from proxy.brokers.own_requests import OWN_CORRELATION_ID, ask_api_versions, log_in
 from proxy.errors import BrokerFault, LoginRefused, host_port
-from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, handshake_error, is_tls_answer
+from proxy.net.handshake_errors import handshake_error, is_tls_answer
 from proxy.wire import api_versions, metadata
 from proxy.wire.api_versions import (
     UNKNOWN_BROKER,
@@ -92,7 +92,7 @@ async def ask(
     """
     try:
         async with asyncio.timeout(access.timeout_s):
-            reader, writer = await _open(host, port, access)
+            reader, writer = await access.dialler.open_streams(host, port, access.context)
             try:
                 connection = ServiceConnection(reader, writer)
                 await connection.fetch_versions()
@@ -120,18 +120,6 @@ async def _without_login(answer: Awaitable[Answer]) -> Answer:
         return await answer
     except asyncio.IncompleteReadError:
         raise LoginRefused(_LOGIN_EXPECTED) from None
-
-
-async def _open(
-    host: str, port: int, access: Access
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    tls = access.context
-    try:
-        return await access.dialler.open_streams(host, port, tls)
-    except (ConnectionResetError, ssl.SSLEOFError):
-        if tls is None:
-            raise
-        raise BrokerFault(CLOSED_IN_HANDSHAKE) from None
 
 
 def is_own_request(frame: bytes) -> bool:

@@ -97,7 +97,14 @@ class Dialler:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        transport = await self.open(lambda: protocol, host, port, tls)
+        try:
+            transport = await self.open(lambda: protocol, host, port, tls)
+        except (ConnectionResetError, ssl.SSLEOFError):
+            if tls is None:
+                raise
+            from proxy.net.handshake_errors import ClosedInHandshake  # loads much for TLS
+
+            raise ClosedInHandshake from None
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _addresses(self, host: str, port: int) -> Sequence[AddrInfoType]:

@@ -70,6 +70,15 @@ def is_tls_answer(size: bytes) -> bool:
 CLOSED_IN_HANDSHAKE: Final = "it closes the connection in the TLS handshake; does it speak TLS?"
 """Explanation of a connection that is closed in the handshake: a broker without TLS reads the
 handshake as a frame that is too long."""
+
+
+class ClosedInHandshake(ConnectionError):
+    """The other side closed the connection in the TLS handshake."""
+
+    def __str__(self) -> str:
+        return CLOSED_IN_HANDSHAKE
+
+
 NO_TLS: Final = "it does not speak TLS"
 """Explanation of a connection whose first bytes are not those of TLS."""
 
@@ -95,7 +104,7 @@ def handshake_error(error: Exception) -> str:
     match error:
         case ssl.SSLCertVerificationError():
             return f"its certificate is refused: {error.verify_message}"
-        case ServerNameError():
+        case ServerNameError() | ClosedInHandshake():
             return str(error)
         case ssl.SSLError():
             return _HINTS.get(error.reason or "", words(error.reason))
