@@ -26,7 +26,7 @@ from pathlib import Path
 from benchmarks.programs import Address, free_address, running
 from proxy.admin.client import authenticate
 from proxy.admin.connection import AdminConnection
-from proxy.admin.security import Scram
+from proxy.admin.properties import Scram
 from proxy.net.dialler import Dialler
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.store import open_store

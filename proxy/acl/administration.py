@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from proxy.acl.decision import Change, Forward
 from proxy.acl.model import Operation, PatternType, Permission, ResourceType
-from proxy.scheduling.stepped_thread import pausing
+from proxy.scheduling.steps import pausing
 from proxy.wire import apis, messages
 from proxy.wire.codec import decode
 from proxy.wire.error_codes import ErrorCode

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from proxy.acl.model import Operation, ResourceType
 from proxy.errors import ProxyError
-from proxy.scheduling.stepped_thread import pausing
+from proxy.scheduling.steps import pausing
 
 BodyTransform = Callable[[bytes], bytes]
 """Function that maps the body of the broker's response (after its header) to the body for the

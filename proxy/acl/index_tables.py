@@ -24,7 +24,7 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
-from proxy.scheduling.stepped_thread import pause
+from proxy.scheduling.steps import pause
 from sasl.identity import GROUP_TYPE
 
 AclKey = tuple[Any, ...]

@@ -9,7 +9,7 @@ from heapq import merge
 from typing import Final
 
 from proxy.acl.decision import TopicsUnknown
-from proxy.scheduling.stepped_thread import pause, pausing
+from proxy.scheduling.steps import pause, pausing
 from proxy.wire.apis import METADATA, response_body_at
 from proxy.wire.codec import encode
 from proxy.wire.messages import MetadataRequest

@@ -12,7 +12,7 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
-from proxy.scheduling.stepped_thread import pausing
+from proxy.scheduling.steps import pausing
 from proxy.wire import messages
 from proxy.wire.error_codes import ErrorCode
 

@@ -23,6 +23,10 @@ from proxy.admin.errors import PolicyViolation as PolicyViolation
 from proxy.admin.errors import SecurityDisabled as SecurityDisabled
 from proxy.admin.errors import UnsupportedVersion as UnsupportedVersion
 from proxy.admin.properties import ClientSettings as ClientSettings
+from proxy.admin.properties import Login as Login
+from proxy.admin.properties import OAuthBearer as OAuthBearer
+from proxy.admin.properties import Plain as Plain
+from proxy.admin.properties import Scram as Scram
 from proxy.admin.properties import read_client_properties as read_client_properties
 from proxy.admin.quota_messages import ANY_NAME as ANY_NAME
 from proxy.admin.quota_messages import AlterClientQuotasResult as AlterClientQuotasResult
@@ -30,10 +34,6 @@ from proxy.admin.quota_messages import ClientQuotaEntity as ClientQuotaEntity
 from proxy.admin.quota_messages import ClientQuotaFilter as ClientQuotaFilter
 from proxy.admin.quota_messages import ClientQuotas as ClientQuotas
 from proxy.admin.quota_messages import DescribeClientQuotasResult as DescribeClientQuotasResult
-from proxy.admin.security import Login as Login
-from proxy.admin.security import OAuthBearer as OAuthBearer
-from proxy.admin.security import Plain as Plain
-from proxy.admin.security import Scram as Scram
 from proxy.quota.model import DEFAULT as DEFAULT
 from proxy.quota.model import QuotaEntity as QuotaEntity
 from proxy.quota.model import QuotaKey as QuotaKey

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from proxy.admin.security import read_file
+from proxy.admin.properties import read_file
 from proxy.config.security import UpstreamTls
 from proxy.errors import ConfigError
 from proxy.net.tls_contexts import upstream_context

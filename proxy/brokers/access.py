@@ -192,7 +192,7 @@ def token_source(settings: UpstreamSasl, servers: str) -> FileTokens | RenewedTo
     if (file := settings.token_file()) is not None:
         return FileTokens(file)
     if settings.asserts():
-        from proxy.brokers.client_assertions import AssertedTokens
+        from proxy.brokers.signed_tokens import AssertedTokens
 
         return AssertedTokens(settings)
     url = settings.sasl_oauthbearer_token_endpoint_url

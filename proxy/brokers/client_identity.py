@@ -23,7 +23,7 @@ from proxy.brokers.access import Access, PasswordIdentity, TokenIdentity
 from proxy.brokers.delegation_tokens import LimitError, TokenLogins
 from proxy.brokers.service_connection import ask
 from proxy.brokers.token_source import FileTokens
-from proxy.config.client_identity import UpstreamIdentity
+from proxy.config.security import UpstreamIdentity
 from proxy.config.values import Secret
 from proxy.errors import BrokerFault
 from sasl.identity import USER_TYPE
@@ -32,7 +32,7 @@ from sasl.states import Authenticated
 from sasl.untrusted import fit_for_log
 
 if TYPE_CHECKING:
-    from proxy.brokers.minted_tokens import MintedLogins
+    from proxy.brokers.signed_tokens import MintedLogins
 
 MAX_KEPT: Final = 4_096
 """Maximum number of principals with cached keys; a cached key saves SCRAM's iterations."""
@@ -135,7 +135,7 @@ def _logins(
     if settings.upstream_identity is UpstreamIdentity.DELEGATION_TOKEN:
         return TokenLogins(settings, access, workers)
     if settings.upstream_identity is UpstreamIdentity.MINTED_TOKEN:
-        from proxy.brokers.minted_tokens import MintedLogins
+        from proxy.brokers.signed_tokens import MintedLogins
 
         return MintedLogins(settings)
     directory = settings.upstream_identity_directory

@@ -7,10 +7,9 @@ from urllib.parse import urlsplit
 
 from proxy.acl.model import AuthorizerMode
 from proxy.acl.principals import ANONYMOUS
-from proxy.config.client_identity import UpstreamIdentity
 from proxy.config.listener import Listener
 from proxy.config.model import Authorizer, Config, Upstream
-from proxy.config.security import ClientAuth
+from proxy.config.security import ClientAuth, UpstreamIdentity
 
 _SECRETS: Final = {"PLAIN": "password", "OAUTHBEARER": "token", "AWS_MSK_IAM": "signature"}
 """The part of a login that is readable without TLS, by mechanism."""

@@ -8,9 +8,8 @@ from types import MappingProxyType
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from proxy.config.client_identity import ClientIdentity
 from proxy.config.section import KAFKA_BROKER, Problems, Section, check, setting
-from proxy.config.security import ClientAuth, Keystore, ListenerTls
+from proxy.config.security import ClientAuth, ClientIdentity, Keystore, ListenerTls
 from proxy.config.values import (
     AddressValue,
     BrokerHostsValue,

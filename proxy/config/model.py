@@ -12,10 +12,9 @@ from metrics.delivery.selection import HIDEABLE, Kinds
 from metrics.delivery.target import MEANT, Target, parse_target
 from metrics.rollout import EVIDENCE_MAX_AGE_MS, REAUTHENTICATIONS, WINDOW_MS
 from proxy.acl.model import AuthorizerMode
-from proxy.config.client_identity import UpstreamIdentity
 from proxy.config.listener import Listener, Routing
 from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, Problems, Section, check, setting
-from proxy.config.security import MSK_IAM, UpstreamSasl
+from proxy.config.security import MSK_IAM, UpstreamIdentity, UpstreamSasl
 from proxy.config.values import (
     MAX_INT32,
     Address,

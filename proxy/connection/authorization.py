@@ -58,7 +58,7 @@ from proxy.connection.usage import (
     uses_of_session,
 )
 from proxy.errors import BrokerFault
-from proxy.scheduling.stepped_thread import in_steps
+from proxy.scheduling.steps import in_steps
 from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.fetch_requests import FINAL_EPOCH, INITIAL_EPOCH
 from proxy.wire.fetch_requests import plain as plain_fetch

@@ -2,7 +2,7 @@
 
 Reading a request item by item, judging it and writing the allowed rest costs at most ten
 microseconds per byte, if its items are small and denied. A request of more than a few hundred bytes
-is therefore judged in steps, by the same guards, in `proxy.scheduling.stepped_thread`, which costs
+is therefore judged in steps, by the same guards, in `proxy.scheduling.steps`, which costs
 about fifty microseconds. Rules:
 
 - A connection takes no other request while its own long request is judged, so order is kept.
@@ -32,8 +32,7 @@ from proxy.connection.commands import CloseReason
 from proxy.connection.life import PauseReason
 from proxy.errors import BrokerFault, ClientFault
 from proxy.scheduling.memory_budget import LONG_BYTES, WAIT_SECONDS, MemoryBudget
-from proxy.scheduling.stepped_thread import TooManyValuesError, at_most, in_steps, pause
-from proxy.scheduling.steps import LongTask, Steps
+from proxy.scheduling.steps import LongTask, Steps, TooManyValuesError, at_most, in_steps, pause
 from proxy.wire import fetch_requests, produce_requests
 from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.primitives import Malformed

@@ -38,7 +38,7 @@ from proxy.errors import BrokerFault
 from proxy.quota.mutation_counts import CountedTopic, Key, MutationRequest, Topics
 from proxy.quota.throttle import Throttle
 from proxy.quota.token_bucket import Bucket
-from proxy.scheduling.stepped_thread import TooManyValuesError, in_steps, pause
+from proxy.scheduling.steps import TooManyValuesError, in_steps, pause
 from proxy.wire.apis import METADATA, response_body_at
 from proxy.wire.codec import encode
 from proxy.wire.messages import MetadataRequest

@@ -9,8 +9,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.admin.properties import client_settings, read_properties
-from proxy.admin.security import Login, OAuthBearer, Plain, Scram
+from proxy.admin.properties import (
+    Login,
+    OAuthBearer,
+    Plain,
+    Scram,
+    client_settings,
+    read_properties,
+)
 from proxy.admin.tls import client_material, tls_settings
 from proxy.brokers.access import token_source
 from proxy.brokers.token_source import TokenUnavailable

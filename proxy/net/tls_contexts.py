@@ -11,8 +11,11 @@ Rules:
   kind, and a resumed session is not verified again.
 """
 
+import asyncio
 import logging
 import ssl
+import time
+from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass
 from typing import Final
@@ -234,3 +237,21 @@ def _open(settings: Listener | UpstreamTls, name: str, path: str, wall: float) -
         return Tls(settings, name, wall)
     except ConfigError as error:
         raise ConfigError(f"{path}.{error.path}", error.problem) from None
+
+
+CHECK_EVERY: Final = 1.0
+"""Seconds between two checks of the files."""
+
+
+async def follow(certificates: Collection[Tls]) -> None:
+    """Check the files of each context periodically, and put replacements into effect. Does not
+    return."""
+    while True:
+        await asyncio.sleep(CHECK_EVERY)
+        for tls in certificates:
+            try:
+                replacement = await asyncio.to_thread(tls.check, time.time())
+                if replacement is not None:
+                    tls.replace(replacement)
+            except Exception:  # the old certificate stays until the next check
+                log.exception("a certificate could not be checked")

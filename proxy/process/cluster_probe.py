@@ -12,8 +12,7 @@ from itertools import count
 from typing import Final
 
 from proxy.admin.client import exchange_of
-from proxy.admin.properties import ClientSettings
-from proxy.admin.security import Login
+from proxy.admin.properties import ClientSettings, Login
 from proxy.brokers.access import Access
 from proxy.brokers.service_connection import ServiceConnection, ask, cluster_view
 from proxy.config.first_file import Surroundings

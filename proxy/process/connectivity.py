@@ -14,7 +14,7 @@ from shlex import quote as quote_for_shell
 from typing import Final
 from urllib.parse import quote
 
-from proxy.admin.security import Login
+from proxy.admin.properties import Login
 from proxy.brokers.access import Access, open_access, token_source
 from proxy.brokers.client_identity import ClientLogins
 from proxy.brokers.delegation_tokens import TokenDenied

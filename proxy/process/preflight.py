@@ -126,7 +126,7 @@ def _check_signing_keys(config: Config) -> None:
     for number, listener in enumerate(config.listeners):
         if not (paths := listener.upstream_identity_signing_key_files):
             continue
-        from proxy.brokers.minted_tokens import read_jwks
+        from proxy.brokers.signed_tokens import read_jwks
 
         try:
             read_jwks(paths)
@@ -140,7 +140,7 @@ def _check_token_source(upstream: Upstream, wall_now: float) -> None:
         _check_token_file("upstream.sasl.oauthbearer.token.endpoint.url", token)
     if not upstream.asserts():
         return
-    from proxy.brokers.client_assertions import new_assertion
+    from proxy.brokers.signed_tokens import new_assertion
 
     try:
         new_assertion(upstream, wall_now)

@@ -426,7 +426,7 @@ class Server:
         files = [path for one in listeners for path in one.upstream_identity_signing_key_files]
         if not files:
             return None
-        from proxy.brokers.minted_tokens import read_jwks
+        from proxy.brokers.signed_tokens import read_jwks
 
         return partial(read_jwks, files)
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from proxy.acl.decision import Judgement
 from proxy.acl.guards.common import item_type, judge_items
-from proxy.scheduling.stepped_thread import pausing
+from proxy.scheduling.steps import pausing
 from proxy.wire import messages
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from proxy.wire.codec import decode, encode

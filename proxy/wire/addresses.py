@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from proxy.errors import BrokerFault
-from proxy.scheduling.stepped_thread import pausing
+from proxy.scheduling.steps import pausing
 from proxy.wire import messages
 from proxy.wire.apis import (
     DESCRIBE_CLUSTER,

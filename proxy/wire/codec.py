@@ -28,7 +28,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from proxy.errors import ProxyError
-from proxy.scheduling.stepped_thread import (
+from proxy.scheduling.steps import (
     MASK,
     TooManyValuesError,
     at_most,

@@ -16,7 +16,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from proxy.scheduling.stepped_thread import pause, pausing
+from proxy.scheduling.steps import pause, pausing
 from proxy.wire.apis import APIS, FETCH, SHARE_FETCH, is_flexible, response_body_at
 from proxy.wire.codec import decode, encode
 from proxy.wire.messages import FetchRequest as WholeFetchRequest

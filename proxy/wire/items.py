@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
-from proxy.scheduling.stepped_thread import free_in_steps, pause
+from proxy.scheduling.steps import free_in_steps, pause
 from proxy.wire.codec import FORMATS, Read, codec, encode, field_codec
 from proxy.wire.primitives import (
     Malformed,

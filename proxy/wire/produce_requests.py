@@ -6,7 +6,7 @@ Schema: Kafka's `ProduceRequest.json`, v3 to v13.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from proxy.scheduling.stepped_thread import pause, pausing
+from proxy.scheduling.steps import pause, pausing
 from proxy.wire.apis import APIS, PRODUCE
 from proxy.wire.primitives import (
     HIGHEST_UVARINT,

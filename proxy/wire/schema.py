@@ -20,7 +20,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast
 
-from proxy.scheduling.stepped_thread import pause
+from proxy.scheduling.steps import pause
 
 NEVER: Final = 0x8000
 """First version of a feature that no version has: greater than any version, which is an INT16."""

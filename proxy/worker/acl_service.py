@@ -23,8 +23,7 @@ from proxy.connection.connection import Connection
 from proxy.connection.interfaces import AuthorizedConnection
 from proxy.connection.usage import Tally
 from proxy.handlers.acls import Acls
-from proxy.store import Store
-from proxy.store.caches import CachedAcls
+from proxy.store import CachedAcls, Store
 from proxy.wire.apis import APIS
 from sasl.identity import Identity
 

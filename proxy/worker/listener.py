@@ -17,8 +17,8 @@ from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.client_identity import ClientLogins
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.brokers.gateway import Gateway
-from proxy.config.client_identity import UpstreamIdentity
 from proxy.config.listener import SessionSettings
+from proxy.config.security import UpstreamIdentity
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
 from proxy.connection.inflight import LatencySampler

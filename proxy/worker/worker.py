@@ -40,7 +40,7 @@ from proxy.connection.interfaces import NoAuthorizer
 from proxy.errors import BrokerFault, ConfigError
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
-from proxy.net.tls_reload import follow as follow_certificates
+from proxy.net.tls_contexts import follow as follow_certificates
 from proxy.net.tls_sides import MAX_HANDSHAKES, ServerTls
 from proxy.ops.observer import SessionObserver
 from proxy.ops.rollout_service import RolloutService
@@ -50,10 +50,9 @@ from proxy.ops.status.session_facts import Condition
 from proxy.ops.status.text import duration, plural
 from proxy.ops.worker_queries import serve_control
 from proxy.rollout import Decision, Promotions
-from proxy.scheduling.lifeline import heed_parent, supervised
+from proxy.scheduling.heartbeats import heed_parent, supervised
 from proxy.scheduling.memory_budget import MemoryBudget
-from proxy.scheduling.stepped_thread import in_steps
-from proxy.scheduling.steps import timed
+from proxy.scheduling.steps import in_steps, timed
 from proxy.store import CachedCredentials, StoreError, open_users
 from proxy.worker.acceptor_link import AcceptedConnections
 from proxy.worker.block_service import BlockService
@@ -437,7 +436,7 @@ class Worker:
 
     async def _follow_cluster(self) -> None:
         if self._quotas is not None and self._quotas.wants_cluster:
-            from proxy.worker.quota_cluster import follow
+            from proxy.worker.quota_service import follow
 
             await follow(self._quotas, self._endpoints, self.access, self._settings.upstream)
 

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from proxy.brokers.minted_tokens import read_jwks
+from proxy.brokers.signed_tokens import read_jwks
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.upstream import (

@@ -31,7 +31,7 @@ from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.interfaces import AuthorizedConnection
 from proxy.connection.long_work import MAX_AT_ONCE, SteppedAuthority, found
 from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
-from proxy.scheduling.stepped_thread import in_steps
+from proxy.scheduling.steps import in_steps
 from proxy.wire.apis import PRODUCE
 from proxy.wire.error_codes import ErrorCode
 from sasl.identity import Identity

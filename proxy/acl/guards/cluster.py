@@ -26,7 +26,7 @@ from proxy.acl.guards.common import (
 )
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.acl.validation import refused_scram_changes, refused_scram_users
-from proxy.scheduling.stepped_thread import pausing
+from proxy.scheduling.steps import pausing
 from proxy.wire import messages
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.messages import replace

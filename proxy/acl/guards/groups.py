@@ -38,7 +38,7 @@ from proxy.acl.guards.common import (
     read_request,
 )
 from proxy.acl.model import Operation, ResourceType
-from proxy.scheduling.stepped_thread import pausing
+from proxy.scheduling.steps import pausing
 from proxy.wire import messages
 from proxy.wire.codec import encode
 from proxy.wire.error_codes import ErrorCode

@@ -38,7 +38,7 @@ from proxy.acl.guards.common import (
     read_request,
 )
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
-from proxy.scheduling.stepped_thread import pausing
+from proxy.scheduling.steps import pausing
 from proxy.wire.codec import decode, encode
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.items import Items

@@ -35,7 +35,7 @@ from proxy.acl.guards.common import (
     topic_errors,
 )
 from proxy.acl.model import Operation
-from proxy.scheduling.stepped_thread import pausing
+from proxy.scheduling.steps import pausing
 from proxy.wire import messages
 from proxy.wire.codec import encode
 from proxy.wire.error_codes import ErrorCode

@@ -26,7 +26,7 @@ from proxy.acl.guards.common import (
     refused_topics,
 )
 from proxy.acl.model import Operation
-from proxy.scheduling.stepped_thread import pausing
+from proxy.scheduling.steps import pausing
 from proxy.wire import messages
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.messages import replace

@@ -25,10 +25,9 @@ from proxy.brokers.discovery import FIRST_BACKOFF, MAX_AFTER_REFUSAL, MAX_BACKOF
 from proxy.config import QuotasMode
 from proxy.errors import ProxyError
 from proxy.net.tls_contexts import Tls
-from proxy.net.tls_reload import follow as follow_certificates
+from proxy.net.tls_contexts import follow as follow_certificates
 from proxy.quota.model import Quotas
-from proxy.scheduling.heartbeats import Heartbeat
-from proxy.scheduling.lifeline import heed_parent, run_until
+from proxy.scheduling.heartbeats import Heartbeat, heed_parent, run_until
 from proxy.scheduling.log_rate_limit import LogRateLimit
 from proxy.store.brokers import Administration, reason_of
 from proxy.store.interface import StoreError, StoreStart

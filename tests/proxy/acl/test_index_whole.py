@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from proxy.scheduling.stepped_thread import in_steps
+from proxy.scheduling.steps import in_steps
 from tests.support import acl_index
 from tests.support.acl_index import (
     ADDRESS,

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from proxy.brokers import minted_tokens
+from proxy.brokers import signed_tokens
 from proxy.brokers.client_identity import ClientLogins, ClientRefused
-from proxy.brokers.minted_tokens import read_jwks
+from proxy.brokers.signed_tokens import read_jwks
 from proxy.config.listener import Listener
 from sasl.login import Login, LoginError
 from sasl.messages import authenticate_response, handshake_response
@@ -52,7 +52,7 @@ def settings(directory: Path, /, **changes: Any) -> Listener:
 @pytest.fixture
 def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two keys, which are read for each login."""
-    monkeypatch.setattr(minted_tokens, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(signed_tokens, "LOOK_EVERY", 0.0)
     for name in ("one.pem", "two.pem"):
         write(tmp_path / name)
     return tmp_path
@@ -86,8 +86,8 @@ def test_a_principals_token_is_signed_again_after_a_tenth_of_its_life(
     keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(minted_tokens, "monotonic", lambda: now)
-    monkeypatch.setattr(minted_tokens, "MAX_KEPT", 2)
+    monkeypatch.setattr(signed_tokens, "monotonic", lambda: now)
+    monkeypatch.setattr(signed_tokens, "MAX_KEPT", 2)
     logins = ClientLogins(settings(keys), ACCESS)
     first = minted(logins)
     now += LIFETIME_S / 10 - 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from proxy.net.sockets import connect_privately, listen_privately
-from proxy.ops.admin_socket import AdminSocket
+from proxy.ops.http_process import AdminSocket
 from proxy.ops.worker_queries import WorkerPool
 from proxy.store.interface import StoreInUse
 from tests.support.processes import until

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from proxy.store import Store, StoreError, open_store
-from proxy.store.caches import CachedAcls
+from proxy.store import CachedAcls, Store, StoreError, open_store
 
 
 def acl(name: str) -> Acl:

@@ -14,8 +14,7 @@ import pytest
 
 from proxy.acl.model import AclFilter
 from proxy.quota.model import CachedQuotas, QuotaEntity, QuotaKey
-from proxy.store import CachedCredentials, Store, StoreError, StoreStart, open_store
-from proxy.store.caches import CachedAcls
+from proxy.store import CachedAcls, CachedCredentials, Store, StoreError, StoreStart, open_store
 from proxy.store.interface import StoreInUse
 from proxy.store.sqlite.migrations import STEPS
 from proxy.store.sqlite.mirror import SqliteMirror

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.scheduling.stepped_thread import in_steps
+from proxy.scheduling.steps import in_steps
 from proxy.wire.codec import decode, encode
 from proxy.wire.items import Items
 from proxy.wire.messages import (

@@ -13,7 +13,7 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from proxy.scheduling.stepped_thread import in_steps
+from proxy.scheduling.steps import in_steps
 from proxy.wire.apis import APIS
 from proxy.wire.codec import decode as strict_decode
 from proxy.wire.messages import DescribeAclsRequest

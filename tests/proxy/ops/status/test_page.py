@@ -13,8 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.ops.status.markup import MAX_CHARACTERS, joined, name, tag, text
-from proxy.ops.status.page import _RUNBOOKS, MAX_SESSIONS, POLICY, render
+from proxy.ops.status.page import (
+    _RUNBOOKS,
+    MAX_CHARACTERS,
+    MAX_SESSIONS,
+    POLICY,
+    joined,
+    name,
+    render,
+    tag,
+    text,
+)
 from proxy.ops.status.session_facts import EVERY_SESSION, Condition, Selector
 from proxy.ops.status.snapshot import Overview, WorkerFacts
 from proxy.ops.status.text import ago, duration, moment, number, plural, size
