@@ -134,10 +134,7 @@ def _config(upstream: str, directory: Path) -> dict[str, Any]:
         {
             _ENFORCED: {"reauth.enforcement": "enforce"},
             _PROBED: {"reauth.enforcement": "probe"},
-            _ENCRYPTED: {
-                "security.protocol": "SASL_SSL",
-                "ssl.keystore.location": "listener.pem",
-            },
+            _ENCRYPTED: {"security.protocol": "SASL_SSL", "ssl.keystore.location": "listener.pem"},
         }.items()
     ):
         first = ports + number * (BROKERS + 2)

@@ -7,16 +7,7 @@ import pytest
 
 from metrics.metric import Metric
 from metrics.registry import METRICS
-from tests.support.deploy import (
-    DEPLOY,
-    ROOT,
-    RULES,
-    SERIES,
-    _rules,
-    load,
-    metric_names,
-    run,
-)
+from tests.support.deploy import DEPLOY, ROOT, RULES, SERIES, _rules, load, metric_names, run
 
 TESTS = DEPLOY / "prometheus" / "alerts.test.yaml"
 HEADINGS = re.findall(r"^## (.+)$", (ROOT / "docs/runbooks.md").read_text(), re.MULTILINE)

@@ -150,9 +150,7 @@ def test_our_client_administers_kafka(authorizing: KafkaCluster) -> None:
                     break
             assert (await client.delete_acls([AclFilter(name="t")])).all() == (literal,)
         alice = Scram(
-            username="alice",
-            password=password_of("alice"),
-            mechanism=ScramMechanism.SCRAM_SHA_256,
+            username="alice", password=password_of("alice"), mechanism=ScramMechanism.SCRAM_SHA_256
         )
         async with asyncio.timeout(240), AdminClient(servers, login=alice) as client:
             with pytest.raises(AuthorizationFailed):

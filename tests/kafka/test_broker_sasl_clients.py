@@ -16,14 +16,7 @@ import pytest
 from tests.support.kafka.clients import password_of
 from tests.support.kafka.cluster import wait_until
 from tests.support.kafka.properties import BEHIND
-from tests.support.kafka.sasl_brokers import (
-    ALICE,
-    BOB,
-    SECURE,
-    ZERO,
-    SaslBrokers,
-    sasl_brokers,
-)
+from tests.support.kafka.sasl_brokers import ALICE, BOB, SECURE, ZERO, SaslBrokers, sasl_brokers
 from tests.support.kafka.sasl_clients import (
     OLD_PROGRAMS,
     PLAIN_PARTITIONS,

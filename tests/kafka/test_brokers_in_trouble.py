@@ -13,11 +13,7 @@ import pytest
 from tests.support.kafka import go
 from tests.support.kafka.clients import User, add_users, password_of, user
 from tests.support.kafka.cluster import StartCluster
-from tests.support.proxy_process import (
-    ProxyProcess,
-    gateway_config,
-    relaying_logins,
-)
+from tests.support.proxy_process import ProxyProcess, gateway_config, relaying_logins
 from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.kafka

@@ -115,10 +115,7 @@ def test_a_wrong_password_is_told_and_tried_again(
     """The deliverer reads the file again before it retries."""
     user, events = "late-deliverer", tmp_path / "events"
     kafka.add_scram_user(user, password_of(user))
-    settings = {
-        "bootstrap.servers": kafka.bootstrap("LONG"),
-        "security.protocol": "SASL_PLAINTEXT",
-    }
+    settings = {"bootstrap.servers": kafka.bootstrap("LONG"), "security.protocol": "SASL_PLAINTEXT"}
     properties = write_properties(tmp_path / "client.properties", settings | by_password(user))
     right = properties.read_text()
     properties.write_text(right.replace(password_of(user), "no-such-password"))

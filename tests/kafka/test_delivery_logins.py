@@ -32,9 +32,7 @@ from tests.support.kafka.delivery import (
     messages,
 )
 from tests.support.kafka.properties import CONTROLLER, PLAINTEXT
-from tests.support.kafka.upstream import (
-    GATE,
-)
+from tests.support.kafka.upstream import GATE
 from tests.support.proxy_process import eventually, sockets_of
 from tests.support.sasl import Issuer
 

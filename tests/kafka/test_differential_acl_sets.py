@@ -85,10 +85,7 @@ def sides(jwks: Path, tmp_path: Path) -> Iterator[Mapping[str, Address]]:
         for topic in TOPICS:
             kafka.create_topic(topic)
         with proxy:
-            yield {
-                "kafka": kafka.address(listener=LISTENER),
-                "proxy": proxy.addresses()[LISTENER],
-            }
+            yield {"kafka": kafka.address(listener=LISTENER), "proxy": proxy.addresses()[LISTENER]}
 
 
 def drawn(random: Random) -> list[Values]:

@@ -105,11 +105,7 @@ def assert_works_and_is_recorded(
     assert sorted(each.get(60).offset for each in sent) == list(range(RECORDS))
     producer.close()
     consumer = python.KafkaConsumer(
-        topic,
-        **settings,
-        group_id=topic,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=60_000,
+        topic, **settings, group_id=topic, auto_offset_reset="earliest", consumer_timeout_ms=60_000
     )
     read = [next(consumer) for _ in range(RECORDS)]
     assert [each.offset for each in read] == list(range(RECORDS))

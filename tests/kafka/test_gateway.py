@@ -15,11 +15,7 @@ from tests.support.kafka.clients import JavaClient, User, confluent_admin, passw
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.load_balancer import HOST, LoadBalancer
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, end_offset, java_traffic
-from tests.support.kafka.wire_client import (
-    Address,
-    Outcome,
-    WireClient,
-)
+from tests.support.kafka.wire_client import Address, Outcome, WireClient
 from tests.support.processes import free_port_range
 from tests.support.proxy_process import (
     GATEWAY_BROKERS,
@@ -241,12 +237,7 @@ def test_clients_return_to_brokers_of_gateways_that_do_not_know_them(
         )
         assert not [one.result() for one in running.values() if one.done()]
 
-    with (
-        one,
-        two,
-        LoadBalancer(one.targets) as balancer,
-        ThreadPoolExecutor(len(topics)) as pool,
-    ):
+    with one, two, LoadBalancer(one.targets) as balancer, ThreadPoolExecutor(len(topics)) as pool:
         try:
             for name, bootstrap in places.items():
                 arguments = (who, bootstrap, topics[name], 1, tmp_path)

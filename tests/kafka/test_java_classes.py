@@ -314,11 +314,7 @@ def test_any_groups_are_judged_as_kafka_judges_each() -> None:
                 (*case.acls, *of_crowd), allow_everyone_if_no_acl_found=case.everyone, version=1
             )
             decision = index.decide(
-                (*case.principals, *crowd),
-                case.host,
-                case.operation,
-                case.resource_type,
-                case.name,
+                (*case.principals, *crowd), case.host, case.operation, case.resource_type, case.name
             )
             assert decision.allowed is expected, (case, may, undenied, crowd)
         results[expected] += 1

@@ -12,9 +12,7 @@ from tests.support.kafka.clients import add_users, password_of
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.load_balancer import HOST, LoadBalancer
 from tests.support.kafka.traffic import PARTITIONS, end_offset
-from tests.support.kafka.wire_client import (
-    Address,
-)
+from tests.support.kafka.wire_client import Address
 from tests.support.proxy_process import ProxyProcess, broker_at, gateway_config
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

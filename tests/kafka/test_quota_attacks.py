@@ -10,12 +10,7 @@ import pytest
 
 from tests.support.kafka.acl_differential.side import PASSWORD, log_in
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
-from tests.support.kafka.quotas import (
-    CONNECTIONS,
-    SCRAM,
-    WINDOW_SECONDS,
-    set_quota,
-)
+from tests.support.kafka.quotas import CONNECTIONS, SCRAM, WINDOW_SECONDS, set_quota
 from tests.support.kafka.wire_client import Address, WireClient
 from tests.support.proxy_process import ProxyProcess, gateway_config
 

@@ -15,11 +15,7 @@ import pytest
 from tests.support.kafka.clients import OAUTHBEARER, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
-from tests.support.kafka.traffic import (
-    PARTITIONS,
-    confluent_traffic,
-    end_offset,
-)
+from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, end_offset
 from tests.support.kafka.wire_client import WireClient
 from tests.support.proxy_process import ProxyProcess, gateway_config
 from tests.support.sasl import Issuer
@@ -30,11 +26,7 @@ LIFETIME_MS = 20_000
 """Clients renew it after 85 to 95 %, which leaves at least a second."""
 SHORT_MS = 4_000
 _PAST_SHORT_SECONDS = 4.3
-LISTENERS = {
-    "QUICK": LIFETIME_MS,
-    "SHORT": SHORT_MS,
-    "LONG": 3_600_000,
-}
+LISTENERS = {"QUICK": LIFETIME_MS, "SHORT": SHORT_MS, "LONG": 3_600_000}
 SCRAM = "SCRAM-SHA-256"
 
 

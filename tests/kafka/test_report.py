@@ -21,13 +21,7 @@ import pytest
 from kafka.errors import KafkaError
 
 from metrics.report.libraries import library_of
-from tests.support.kafka.clients import (
-    OAUTHBEARER,
-    User,
-    confluent_admin,
-    password_of,
-    user,
-)
+from tests.support.kafka.clients import OAUTHBEARER, User, confluent_admin, password_of, user
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
 from tests.support.proxy_process import ProxyProcess, gateway_config
@@ -80,10 +74,7 @@ def report_of(events: Path, out: Path) -> Facts:
     """Run the report like an operator, gated on a principal that is ready."""
     arguments = ["report", "--events", str(events), "--out", str(out), "--require", "User:java"]
     done = subprocess.run(
-        [sys.executable, "-m", "proxy", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=900,
+        [sys.executable, "-m", "proxy", *arguments], capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr
     found: Facts = json.loads((out / "report.json").read_text())

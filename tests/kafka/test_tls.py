@@ -20,13 +20,7 @@ from tests.support.kafka.java import RUN_SECONDS
 from tests.support.kafka.properties import BEHIND, PLAINTEXT
 from tests.support.kafka.traffic import PARTITIONS, TrafficFailed, confluent_traffic, java_traffic
 from tests.support.processes import free_ports
-from tests.support.proxy_process import (
-    SUPER_USER,
-    ProxyProcess,
-    Serve,
-    rows,
-    sidecar_config,
-)
+from tests.support.proxy_process import SUPER_USER, ProxyProcess, Serve, rows, sidecar_config
 from tests.support.proxy_process import run_acls as run
 from tests.support.sasl import Issuer
 from tests.support.slapd import PEOPLE, Slapd, person, running_slapd
@@ -69,11 +63,7 @@ def cluster(jwks: Path, files: Path) -> Iterator[KafkaCluster]:
         f"{prefix}.client.auth": "required",
     }
     with KafkaCluster(
-        nodes=1,
-        jwks=jwks,
-        properties=properties,
-        sasl_listeners={},
-        sidecar_port=free_ports(1)[0],
+        nodes=1, jwks=jwks, properties=properties, sasl_listeners={}, sidecar_port=free_ports(1)[0]
     ) as cluster:
         yield cluster
 

@@ -15,16 +15,7 @@ from sasl.jwks import (
     KeyCacheSettings,
     KeyMissing,
 )
-from tests.support.sasl import (
-    NOW,
-    Key,
-    all_keys,
-    cache_of,
-    document,
-    ec_key,
-    ed_key,
-    rsa_key,
-)
+from tests.support.sasl import NOW, Key, all_keys, cache_of, document, ec_key, ed_key, rsa_key
 
 HOUR = 3600.0
 RSA_JWK = rsa_key().jwk()

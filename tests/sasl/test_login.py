@@ -143,13 +143,7 @@ class TestScram:
         return in_handshake(ScramClient(SHA_256, "alice", "secret", salted))
 
     @pytest.mark.parametrize(
-        "challenge",
-        [
-            b"",
-            b"r=x,s=eA==,i=4096",
-            b"e=unknown-user",
-            b"r=" + b"n" * 100_000,
-        ],
+        "challenge", [b"", b"r=x,s=eA==,i=4096", b"e=unknown-user", b"r=" + b"n" * 100_000]
     )
     def test_a_challenge_that_is_none(self, challenge: bytes) -> None:
         with pytest.raises(LoginError):

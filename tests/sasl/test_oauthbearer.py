@@ -19,11 +19,7 @@ from sasl.mechanism import (
     Step,
     Success,
 )
-from sasl.messages import (
-    MAX_PAIRS,
-    client_initial_response,
-    read_client_initial_response,
-)
+from sasl.messages import MAX_PAIRS, client_initial_response, read_client_initial_response
 from sasl.oauthbearer import (
     INVALID_TOKEN,
     MAX_CACHED_MESSAGE_BYTES,

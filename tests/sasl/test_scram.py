@@ -276,8 +276,7 @@ def test_arbitrary_bytes_never_raise_and_never_succeed(messages: list[bytes]) ->
 
 
 @given(
-    which=st.integers(0, 1),
-    position=st.integers(0, 8 * max(len(GOOD_FIRST), len(GOOD_FINAL)) - 1),
+    which=st.integers(0, 1), position=st.integers(0, 8 * max(len(GOOD_FIRST), len(GOOD_FINAL)) - 1)
 )
 def test_no_flipped_bit_lets_in(which: int, position: int) -> None:
     """Every bit of both messages is covered by the grammar or by the proof."""
@@ -291,10 +290,7 @@ def test_no_flipped_bit_lets_in(which: int, position: int) -> None:
 
 @pytest.mark.parametrize(
     ("password", "expected"),
-    [
-        ("secret", Identity("User:ALICE", ["Group:g"])),
-        ("wrong", FailureReason.BAD_CREDENTIALS),
-    ],
+    [("secret", Identity("User:ALICE", ["Group:g"])), ("wrong", FailureReason.BAD_CREDENTIALS)],
 )
 def test_a_user_has_the_name_that_the_rules_make(
     password: str, expected: Identity | FailureReason

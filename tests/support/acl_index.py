@@ -31,10 +31,7 @@ def acl(
 
 def index(*acls: Acl, everyone: bool = False, super_users: Sequence[str] = ()) -> AclIndex:
     return AclIndex(
-        acls,
-        allow_everyone_if_no_acl_found=everyone,
-        super_users=frozenset(super_users),
-        version=1,
+        acls, allow_everyone_if_no_acl_found=everyone, super_users=frozenset(super_users), version=1
     )
 
 
@@ -139,13 +136,7 @@ def decide_any(
     open_by_default: bool = False,
 ) -> bool:
     if decide(
-        acls,
-        principal,
-        host,
-        operation,
-        resource_type,
-        "hardcode",
-        open_by_default=open_by_default,
+        acls, principal, host, operation, resource_type, "hardcode", open_by_default=open_by_default
     ):
         return True
     mine = [

@@ -79,10 +79,7 @@ NOT_THE_CLUSTER: Result = (
 )
 NO_NAME: Result = ("invalid_request", "Invalid empty resource name")
 NO_HOST: Result = ("invalid_request", "Host pattern cannot be null or empty")
-NO_BLOCK: Result = (
-    "invalid_request",
-    "Invalid CIDR notation '10.0/8': Could not parse [10.0/8]",
-)
+NO_BLOCK: Result = ("invalid_request", "Invalid CIDR notation '10.0/8': Could not parse [10.0/8]")
 
 
 def unknown(field: str, value: str = "UNKNOWN") -> Result:
@@ -135,10 +132,7 @@ CREATIONS_SEEN: list[tuple[dict[str, Any], Result]] = [
     ({"resource_name": "n" * 300}, DONE),
     ({"resource_type": 4}, NOT_THE_CLUSTER),
     ({"resource_type": 4, "resource_name": ""}, NOT_THE_CLUSTER),
-    (
-        {"resource_type": 4, "resource_name": "kafka", "resource_pattern_type": 4},
-        NOT_THE_CLUSTER,
-    ),
+    ({"resource_type": 4, "resource_name": "kafka", "resource_pattern_type": 4}, NOT_THE_CLUSTER),
     ({"resource_type": 4, "resource_name": "kafka-cluster"}, DONE),
     ({"resource_type": 4, "resource_name": "kafka-cluster", "resource_pattern_type": 4}, DONE),
     ({"resource_type": 8, "resource_name": ""}, NO_NAME),

@@ -307,7 +307,7 @@ NAMES: Final[dict[str, tuple[bytes, str]]] = {
 """Names (DER) and their text in Java."""
 
 OTHERWISE: Final[dict[str, tuple[bytes, str]]] = {
-    "BMPString": (cn("bmp ü".encode("utf-16-be"), BMP), "CN=bmp ü"),
+    "BMPString": (cn("bmp ü".encode("utf-16-be"), BMP), "CN=bmp ü")
 }
 """Names that Java 17 misreads because it takes UTF-16 for UTF-8."""
 
@@ -376,11 +376,7 @@ RULES: Final[list[tuple[str, str, str | None]]] = [
     # groups
     ("RULE:.*/$0!/", "CN=a", "CN=a!!"),
     ("RULE:^CN=(.*?),.*$/$12/", DUKE, "Duke2"),
-    (
-        _TWELVE + "$12$10$1$13$012$0/",
-        "CN=abcdefghijklm",
-        "lmjaa3lmCN=abcdefghijklm",
-    ),
+    (_TWELVE + "$12$10$1$13$012$0/", "CN=abcdefghijklm", "lmjaa3lmCN=abcdefghijklm"),
     ("RULE:^CN=([^,]+)(?:,(OU)=x)?.*$/$1$2/", DUKE, "Duke"),
     # escapes, classes, case
     ("RULE:^CN=(.*)$/\\$1\\/x/", "CN=a", "$1/x"),

@@ -62,11 +62,7 @@ class Issuing(Peer):
     def __init__(self) -> None:
         super().__init__(passwords={"proxy": "secret"})
         self.versions |= {CREATE: (1, 3), EXPIRE: (1, 2), DESCRIBE: (1, 3)}
-        self.handlers = {
-            CREATE: self._create,
-            EXPIRE: self._expire,
-            DESCRIBE: self._describe,
-        }
+        self.handlers = {CREATE: self._create, EXPIRE: self._expire, DESCRIBE: self._describe}
         self.lifetime_ms = LIFETIME_MS
         self.issued: list[dict[str, Any]] = []
         self.learns = True

@@ -232,13 +232,7 @@ def fetch_body(version: int, topics: list[tuple[str, list[int]]], **more: Any) -
             }
             for name, partitions in topics
         ],
-        **{
-            "replica_id": -1,
-            "min_bytes": 1,
-            "max_bytes": 2,
-            "session_id": 5,
-            "session_epoch": 6,
-        }
+        **{"replica_id": -1, "min_bytes": 1, "max_bytes": 2, "session_id": 5, "session_epoch": 6}
         | more,
     )
 

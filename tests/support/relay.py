@@ -43,14 +43,7 @@ from proxy.worker.slots import LOOK_SECONDS, LoginSlots, Outage, Pace
 from proxy.worker.work_queues import TimeSlices, WorkQueues
 from tests.support.certificates import NOW
 from tests.support.fake_broker import FakeBroker
-from tests.support.frames import (
-    api_versions,
-    authenticate,
-    bearer,
-    handshake,
-    metadata,
-    response,
-)
+from tests.support.frames import api_versions, authenticate, bearer, handshake, metadata, response
 from tests.support.playbook import (
     HOUR_MS,
     OAUTHBEARER,

@@ -21,9 +21,7 @@ PROOF = b"v=c2lnbmF0dXJl"
 
 
 def settings(
-    *mechanisms: str,
-    rules: str | None = None,
-    verifiers: Mapping[str, Mechanism] | None = None,
+    *mechanisms: str, rules: str | None = None, verifiers: Mapping[str, Mechanism] | None = None
 ) -> RelaySettings:
     return RelaySettings(
         mechanisms=mechanisms,

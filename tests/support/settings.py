@@ -11,9 +11,7 @@ PLAINTEXT: Final[dict[str, Any]] = {"security.protocol": "PLAINTEXT"}
 
 
 def mapping(
-    listener: Mapping[str, Any] = SCRAM,
-    upstream: Mapping[str, Any] | None = None,
-    **sections: Any,
+    listener: Mapping[str, Any] = SCRAM, upstream: Mapping[str, Any] | None = None, **sections: Any
 ) -> dict[str, Any]:
     """A sidecar with these settings over the required ones."""
     required = {"name": "clients", "address": "127.0.0.1:9094", "routing": "sidecar"}

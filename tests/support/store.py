@@ -17,11 +17,7 @@ from proxy.config import Authorizer
 from proxy.connection.commands import AnswerFromStore
 from proxy.store import CachedCredentials, Store, StoreError, UserStore, open_store
 from proxy.store.sqlite.mirror import SqliteMirror
-from proxy.wire.apis import (
-    CREATE_ACLS,
-    DESCRIBE_ACLS,
-    DESCRIBE_USER_SCRAM_CREDENTIALS,
-)
+from proxy.wire.apis import CREATE_ACLS, DESCRIBE_ACLS, DESCRIBE_USER_SCRAM_CREDENTIALS
 from proxy.wire.messages import AlterUserScramCredentialsRequest
 from proxy.wire.request import Request
 from proxy.worker.acl_service import AclService

@@ -15,17 +15,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from proxy.brokers.access import token_source
-from proxy.brokers.token_source import (
-    EndpointTokens,
-    FileTokens,
-    RenewedTokens,
-)
+from proxy.brokers.token_source import EndpointTokens, FileTokens, RenewedTokens
 from proxy.connection.commands import Close, CloseReason, DeriveKeys
 from sasl.login import ClientExchange, LoginError, PlainClient
-from sasl.messages import (
-    authenticate_response,
-    handshake_response,
-)
+from sasl.messages import authenticate_response, handshake_response
 from tests.support.fake_broker import (
     ECHO,
     FORGED,
@@ -172,11 +165,7 @@ async def providing(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Pr
 
 def asking(url: str, *, scope: str | None = None, encoded: bool = False) -> EndpointTokens:
     tokens = EndpointTokens(
-        url,
-        client_id="proxy",
-        client_secret=lambda: SECRET,
-        scope=scope,
-        header_urlencode=encoded,
+        url, client_id="proxy", client_secret=lambda: SECRET, scope=scope, header_urlencode=encoded
     )
     return retrying_soon(tokens)
 

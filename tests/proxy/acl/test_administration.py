@@ -35,8 +35,7 @@ NO_VOTER = message_type("AddRaftVoterResponse")(error_code=DENIED)
             CreateTopicsResponse(
                 topics=(
                     CreateTopicsResponse.CreatableTopicResult(
-                        name="a",
-                        configs=(CreateTopicsResponse.CreatableTopicConfigs(name="x"),),
+                        name="a", configs=(CreateTopicsResponse.CreatableTopicConfigs(name="x"),)
                     ),
                     CreateTopicsResponse.CreatableTopicResult(name="b", error_code=36),
                 )

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from proxy.acl.authorizer import Authorizer, Denial, DenialNotice, Denials, IndexAuthority
 from proxy.acl.decision import ClientAuthority
 from proxy.acl.index import AclIndex
-from proxy.acl.model import (
-    CLUSTER_NAME,
-    Acl,
-    AuthorizerMode,
-    Operation,
-    ResourceType,
-)
+from proxy.acl.model import CLUSTER_NAME, Acl, AuthorizerMode, Operation, ResourceType
 from tests.support.acl_index import (
     ADDRESS,
     ALICE,

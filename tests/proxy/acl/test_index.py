@@ -172,10 +172,7 @@ def test_the_rule_that_decided_is_told() -> None:
             True,
         ),
         (
-            [
-                acl("ord", pattern_type=PREFIXED),
-                acl("o", permission=DENY, pattern_type=PREFIXED),
-            ],
+            [acl("ord", pattern_type=PREFIXED), acl("o", permission=DENY, pattern_type=PREFIXED)],
             False,
         ),
         ([acl("ord", pattern_type=PREFIXED), acl("ord", permission=DENY)], True),

@@ -8,12 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.acl.memberships import MAX_BYTES, BadMemberships, Memberships
-from sasl.identity import (
-    MAX_ALL_GROUP_CHARACTERS,
-    MAX_GROUP_CHARACTERS,
-    MAX_GROUPS,
-    Identity,
-)
+from sasl.identity import MAX_ALL_GROUP_CHARACTERS, MAX_GROUP_CHARACTERS, MAX_GROUPS, Identity
 
 GOOD = json.dumps(
     {"groups": {"analysts": ["User:alice", "User:CN=bob,O=x"], "interns": ["User:alice"], "e": []}}

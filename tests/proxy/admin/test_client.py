@@ -191,7 +191,7 @@ async def test_answers_that_cannot_be() -> None:
 async def test_fewer_results_than_items() -> None:
     """It would be unknown which ACL is missing."""
     async with against(
-        Peer(handlers={CREATE: lambda _version, _body: bytes(4) + b"\x01\x00"}),
+        Peer(handlers={CREATE: lambda _version, _body: bytes(4) + b"\x01\x00"})
     ) as client:
         with pytest.raises(BrokerUnavailable, match="the response has 0 results for 1 items"):
             await client.create_acls([acl()])

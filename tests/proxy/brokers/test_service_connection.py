@@ -120,8 +120,7 @@ def test_a_listener_that_wants_a_login_is_known_by_its_hanging_up(fetch: Fetch) 
 @pytest.mark.parametrize("version", range(1, 15))
 def test_metadata_in_every_version(version: int) -> None:
     broker = FakeBroker(
-        brokers={1: ("kafka-1", 9092), 2: ("kafka-2", 9093)},
-        versions={18: (0, 4), 3: (0, version)},
+        brokers={1: ("kafka-1", 9092), 2: ("kafka-2", 9093)}, versions={18: (0, 4), 3: (0, version)}
     )
     view = ask(broker, fetch_metadata)
     assert view.brokers == {

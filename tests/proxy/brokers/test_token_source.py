@@ -221,10 +221,7 @@ async def test_what_a_refusal_says_is_made_safe(
 
     async with with_provider() as (tokens, provider):
         provider.status = 401
-        for body in (
-            {"error": "invalid_client", "error_description": said},
-            {"error": said},
-        ):
+        for body in ({"error": "invalid_client", "error_description": said}, {"error": said}):
             provider.body = json.dumps(body).encode()
             await why_none(tokens)
             await until(lambda: tokens._cache.wants_refresh(asyncio.get_running_loop().time()))

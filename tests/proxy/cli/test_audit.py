@@ -58,8 +58,7 @@ def test_a_log_without_a_chain_says_what_is_not_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "problem"),
-    [("none", "has no event files"), (".", "has no event files")],
+    ("path", "problem"), [("none", "has no event files"), (".", "has no event files")]
 )
 def test_a_path_without_events_is_an_error(tmp_path: Path, path: str, problem: str) -> None:
     result = verify(tmp_path / path)

@@ -40,10 +40,7 @@ def test_set_list_remove(store: Path) -> None:
         "entity": {"user": "a"},
         "quotas": {"producer_byte_rate": 1024.0, "request_percentage": 12.5},
     }
-    of_both = {
-        "entity": {"user": "a", "client-id": None},
-        "quotas": {"consumer_byte_rate": 7.0},
-    }
+    of_both = {"entity": {"user": "a", "client-id": None}, "quotas": {"consumer_byte_rate": 7.0}}
     of_ip = {"entity": {"ip": None}, "quotas": {"connection_creation_rate": 5.0}}
     assert listed(store) == [of_ip, of_user, of_both]
     assert listed(store, "--user", "a") == [of_user, of_both]

@@ -196,9 +196,7 @@ def test_nothing_found_is_said_in_one_way(config: Path) -> None:
         assert (empty.stdout, empty.stderr) == ("[]\n", "")
 
 
-def test_markup_and_escapes_are_shown_as_they_are(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_markup_and_escapes_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     printed = ["[red]a\x1b[2J"]
     print_list(printed, Output.TABLE, items="names", columns={"Name": str}, document=str, name=str)
     assert capsys.readouterr().out == "NAME\n[red]a\\x1b[2J\n"

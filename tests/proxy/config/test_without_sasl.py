@@ -79,18 +79,12 @@ def test_the_time_for_a_tls_handshake_is_bounded_by_what_bounds_authentication()
     [
         ({}, "sasl.enabled.mechanisms: is required"),
         ({"sasl.enabled.mechanisms": []}, "sasl.enabled.mechanisms: must not be empty"),
-        (
-            {"security.protocol": "SSL"},
-            "ssl.keystore.location: is required with SSL",
-        ),
+        ({"security.protocol": "SSL"}, "ssl.keystore.location: is required with SSL"),
         (
             KEYSTORE | {"ssl.client.auth": "requested"},
             "ssl.truststore.location: is required with ssl.client.auth: requested",
         ),
-        (
-            PLAINTEXT | {"ssl.client.auth": "required"},
-            f"ssl.client.auth: {NO_MEANING} PLAINTEXT",
-        ),
+        (PLAINTEXT | {"ssl.client.auth": "required"}, f"ssl.client.auth: {NO_MEANING} PLAINTEXT"),
         (
             PLAINTEXT | {"ssl.principal.mapping.rules": "DEFAULT"},
             f"ssl.principal.mapping.rules: {NO_MEANING} PLAINTEXT",

@@ -177,7 +177,7 @@ def _written(*topics: str) -> ProduceResponse:
                 ),
             )
             for name in topics
-        ),
+        )
     )
 
 
@@ -443,9 +443,7 @@ class Crowd:
 
     def admit(self, connection: AuthorizedConnection, _identity: Identity) -> RequestAuthorization:
         return RequestAuthorization(
-            self.authorizer.authority((ALICE,), ADDRESS),
-            self.topics,
-            forget=connection.forget,
+            self.authorizer.authority((ALICE,), ADDRESS), self.topics, forget=connection.forget
         )
 
     def is_super_user(self, _identity: Identity) -> bool:

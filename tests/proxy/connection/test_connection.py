@@ -55,16 +55,9 @@ def test_a_whole_life() -> None:
         "authenticated User:alice",
     ]
     play.client(metadata(4), fetch(5))
-    assert play.take() == [
-        "connect",
-        "to broker: Metadata v12 #4",
-        "to broker: Fetch v12 #5",
-    ]
+    assert play.take() == ["connect", "to broker: Metadata v12 #4", "to broker: Fetch v12 #5"]
     play.broker(response(4, b"all topics"), response(5, b"records"))
-    assert play.take() == [
-        "to client: #4 all topics<rewritten>",
-        "to client: #5 records",
-    ]
+    assert play.take() == ["to client: #4 all topics<rewritten>", "to client: #5 records"]
     play.call(finishing(CloseReason.CLIENT_CLOSED))
     assert play.take() == ["closed client_closed", "close"]
     assert play.connection.next_deadline() is None
@@ -81,11 +74,7 @@ def test_scram_in_every_version(version: int | None) -> None:
     if version is None:
         answers = [f"to client: raw {len(frame)} bytes" for frame in play.received[1:]]
         assert play.received[2].startswith(b"v=")
-    assert play.take() == [
-        "to client: #1 handshake error 0",
-        *answers,
-        "authenticated User:alice",
-    ]
+    assert play.take() == ["to client: #1 handshake error 0", *answers, "authenticated User:alice"]
     assert play.session.deadline == play.now + 5.0
     assert play.session.lifetime_announced is bool(version)
 
@@ -149,11 +138,7 @@ class TestApiVersions:
     def test_is_answered_once_before_the_handshake(self) -> None:
         play = Playbook()
         play.client(api_versions(1), api_versions(2))
-        assert play.take() == [
-            "to client: #1 versions error 0",
-            "closed illegal_state",
-            "close",
-        ]
+        assert play.take() == ["to client: #1 versions error 0", "closed illegal_state", "close"]
 
     def test_may_be_asked_again_after_an_error(self) -> None:
         """A client that is too new, or whose software name Kafka refuses, tries once more."""
@@ -510,9 +495,7 @@ def test_a_client_that_sends_on_while_draining_fills_no_buffer() -> None:
 
 
 @pytest.mark.parametrize("enforcement", Enforcement)
-def test_idle_and_unauthenticated_connections_are_drained_at_once(
-    enforcement: Enforcement,
-) -> None:
+def test_idle_and_unauthenticated_connections_are_drained_at_once(enforcement: Enforcement) -> None:
     for play in (logged_in(Playbook(enforcement=enforcement)), Playbook(enforcement=enforcement)):
         play.call(Connection.drain)
         assert play.take() == ["closed drained", "close"]

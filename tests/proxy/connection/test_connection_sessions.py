@@ -161,11 +161,7 @@ class TestOwnDelay:
         play.client(produce(3))
         play.now += 0.125
         play.client(produce(4))
-        assert play.take() == [
-            "connect",
-            "to broker: Produce v9 #3",
-            "expired enforce by Produce",
-        ]
+        assert play.take() == ["connect", "to broker: Produce v9 #3", "expired enforce by Produce"]
 
     def test_a_handshake_behind_it_renews_the_session(self) -> None:
         play = self.delayed(0.5, produce(3), produce(4), self.HANDSHAKE)
@@ -379,11 +375,7 @@ class TestExpiry:
         """As it does at brokers without `connections.max.reauth.ms` (KAFKA-13848)."""
         play = expired(logged_in(Playbook(enforcement=enforcement), version=version))
         play.client(fetch(3))
-        assert play.take() == [
-            f"expired {enforcement} by Fetch",
-            "closed token_expired",
-            "close",
-        ]
+        assert play.take() == [f"expired {enforcement} by Fetch", "closed token_expired", "close"]
 
     def test_probe_counts_the_sessions_end_and_kills_at_the_tokens(self) -> None:
         play = expired(logged_in(Playbook(enforcement=PROBE, max_reauth_ms=60_000)))

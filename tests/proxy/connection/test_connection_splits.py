@@ -22,14 +22,7 @@ from tests.support.frames import (
     response,
     sized,
 )
-from tests.support.playbook import (
-    OAUTHBEARER,
-    Offer,
-    Playbook,
-    everything,
-    log_in,
-    logged_in,
-)
+from tests.support.playbook import OAUTHBEARER, Offer, Playbook, everything, log_in, logged_in
 
 
 @pytest.fixture(scope="module", autouse=True, params=["views", "bytes"])
@@ -223,10 +216,7 @@ def test_own_answers_wait_for_their_turn() -> None:
     play.broker(response(4, b"a" * 40)[20:], response(6, b"m" * 40)[:20])
     assert play.take() == [f"to client: #4 {'a' * 40}", "to client: #5 versions error 0"]
     play.broker(response(6, b"m" * 40)[20:], response(8, b"b")[:8])
-    assert play.take() == [
-        f"to client: #6 {'m' * 40}<rewritten>",
-        "to client: #7 versions error 0",
-    ]
+    assert play.take() == [f"to client: #6 {'m' * 40}<rewritten>", "to client: #7 versions error 0"]
     play.broker(response(8, b"b")[8:])
     assert play.take() == ["to client: #8 b", "to client: #9 versions error 0"]
 

@@ -233,8 +233,7 @@ class TestACommit:
 def test_a_produce_to_several_topics_passes_at_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("mine", "more")
     judging = Judging(
-        Guarded(*MINE, topic(Operation.WRITE, *names), known=dict(KNOWN)),
-        monkeypatch,
+        Guarded(*MINE, topic(Operation.WRITE, *names), known=dict(KNOWN)), monkeypatch
     )
     for version in (9, 13):
         frames = [

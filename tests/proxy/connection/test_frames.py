@@ -57,15 +57,7 @@ def test_tags_in_the_header_are_skipped(version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"\0",
-        b"\x80",
-        b"\xff" * 40,
-        b"\x7f" * 60,
-        b"\x01\x00\xff\xff\xff\xff\x7f",
-    ],
+    "body", [b"", b"\0", b"\x80", b"\xff" * 40, b"\x7f" * 60, b"\x01\x00\xff\xff\xff\xff\x7f"]
 )
 def test_a_produce_that_does_not_parse_is_refused_by_somebody(body: bytes) -> None:
     """It is closed here, or forwarded for the broker to close: it is never waited for."""

@@ -27,15 +27,7 @@ from tests.support.frames import (
     sized,
 )
 from tests.support.playbook import HOUR_MS, SCRAM, VERSIONS, Offer, Playbook, everything
-from tests.support.relayed_logins import (
-    Login,
-    answered,
-    logged_in,
-    raw,
-    relaying,
-    settings,
-    shaken,
-)
+from tests.support.relayed_logins import Login, answered, logged_in, raw, relaying, settings, shaken
 from tests.support.sasl import NOW
 
 NO_APIS = b"\x01" + INT32.pack(0) + b"\0"
@@ -620,10 +612,7 @@ class TestBrokerUnknown:
         play.client(fetch(3))
         assert play.take() == ["to broker: ApiVersions v0 #0"]
         play.broker(response(0, b"\0\0" + bytes(4)))
-        assert play.take() == [
-            "authenticated Opaque:X-OWN@192.0.2.1",
-            "to broker: Metadata v13 #0",
-        ]
+        assert play.take() == ["authenticated Opaque:X-OWN@192.0.2.1", "to broker: Metadata v13 #0"]
         play.broker(cluster(2))
         assert play.take() == ["closed broker_unknown", "close"]
 

@@ -328,9 +328,7 @@ def test_nobody_uses_a_session_after_its_token(
 
 
 @pytest.mark.parametrize("enforcement", list(Enforcement))
-def test_a_token_that_expired_within_the_skew_is_used_for_nothing(
-    enforcement: Enforcement,
-) -> None:
+def test_a_token_that_expired_within_the_skew_is_used_for_nothing(enforcement: Enforcement) -> None:
     """The proxy knows the end, whatever lifetime the broker announces."""
     play = offered(verifying(enforcement=enforcement), bearer(exp=WALL - 5))
     play.take()

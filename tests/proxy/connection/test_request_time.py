@@ -16,14 +16,7 @@ from tests.support.frames import api_versions, fetch, metadata, produce, request
 from tests.support.kio_messages import encode, request_type
 from tests.support.messages import large, small
 from tests.support.playbook import Playbook, everything, logged_in
-from tests.support.quotas import (
-    ALICE,
-    PLAIN,
-    PRODUCER,
-    Quoted,
-    answer,
-    fetched,
-)
+from tests.support.quotas import ALICE, PLAIN, PRODUCER, Quoted, answer, fetched
 
 HEARTBEAT, OFFSET_FETCH = 12, 9
 MUCH_NS = 1_100_000_000

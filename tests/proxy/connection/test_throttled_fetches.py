@@ -17,15 +17,7 @@ from tests.support.frames import fetch, metadata, request, response
 from tests.support.kio_messages import decode, encode, request_type, response_type
 from tests.support.messages import large, small
 from tests.support.playbook import Playbook, everything, logged_in
-from tests.support.quotas import (
-    ALICE,
-    CONSUMER,
-    PLAIN,
-    RATE,
-    Quoted,
-    answer,
-    fetched,
-)
+from tests.support.quotas import ALICE, CONSUMER, PLAIN, RATE, Quoted, answer, fetched
 
 WINDOW = 10 * int(RATE)
 

@@ -9,11 +9,7 @@ from proxy.config import Quotas
 from proxy.connection.connection import Connection
 from proxy.quota.model import DEFAULT, QuotaEntity
 from proxy.quota.shared_memory import UsageTable, WindowConfig
-from proxy.wire.apis import (
-    FETCH,
-    METADATA,
-    PRODUCE,
-)
+from proxy.wire.apis import FETCH, METADATA, PRODUCE
 from proxy.worker.quota_service import QuotaService
 from sasl.identity import Identity
 from sasl.states import Enforcement

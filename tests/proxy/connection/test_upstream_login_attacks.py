@@ -10,15 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_broker import (
-    ECHO,
-    ESCAPES,
-    ITERATIONS,
-    PASSWORD,
-    TOKEN,
-    Answer,
-    Behaviour,
-)
+from tests.support.fake_broker import ECHO, ESCAPES, ITERATIONS, PASSWORD, TOKEN, Answer, Behaviour
 from tests.support.frames import fetch, produce, response
 from tests.support.kafka.cluster import wait_until
 from tests.support.kafka.wire_client import Outcome
@@ -240,12 +232,7 @@ def test_a_broker_that_begins_to_lie_ends_the_connection(
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "lie"),
-    [
-        (PLAIN, Refuses),
-        (PLAIN, SixtyMegabytes),
-        (SCRAM, WrongSignature),
-    ],
+    ("mechanism", "lie"), [(PLAIN, Refuses), (PLAIN, SixtyMegabytes), (SCRAM, WrongSignature)]
 )
 def test_a_false_broker_is_told_of_in_one_line(
     tmp_path: Path, mechanism: str, lie: type[Behaviour]

@@ -23,8 +23,7 @@ CLIENTS = {
 
 
 def complaints(
-    reports: dict[str, Report] = REPORTS,
-    clients: dict[str, ObservedSessions] = CLIENTS,
+    reports: dict[str, Report] = REPORTS, clients: dict[str, ObservedSessions] = CLIENTS
 ) -> list[str]:
     return [finding.text for finding in judge(reports, clients) if not finding.good]
 

@@ -52,11 +52,7 @@ def for_each(users: list[str]) -> bytes:
 
 
 def results(
-    store: MemoryStore,
-    body: bytes,
-    *,
-    authorized: bool = True,
-    max_bytes: int = MAX_RESULT_BYTES,
+    store: MemoryStore, body: bytes, *, authorized: bool = True, max_bytes: int = MAX_RESULT_BYTES
 ) -> list[Any]:
     reported = quotas.answer_batch(body, store, authorized=authorized, max_bytes=max_bytes)
     response = decode(response_type(DESCRIBE, 2), reported)

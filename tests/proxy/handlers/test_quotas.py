@@ -5,15 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey, value_problem
-from tests.support.quotas import (
-    DONE,
-    VERSIONS,
-    MemoryStore,
-    Op,
-    Parts,
-    alter,
-    describe,
-)
+from tests.support.quotas import DONE, VERSIONS, MemoryStore, Op, Parts, alter, describe
 
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 
@@ -140,11 +132,7 @@ def filled() -> MemoryStore:
     [
         ([], True, []),
         ([("user", 0, "a")], True, ["user:a"]),
-        (
-            [("user", 0, "a")],
-            False,
-            ["user:a", "user:a+client-id:None", "user:a+client-id:c"],
-        ),
+        ([("user", 0, "a")], False, ["user:a", "user:a+client-id:None", "user:a+client-id:c"]),
         ([("user", 1, None)], True, ["user:None"]),
         ([("user", 1, None)], False, ["user:None", "user:None+client-id:c"]),
         ([("user", 2, None)], True, ["user:None", "user:a"]),
@@ -193,10 +181,7 @@ INVALID_REQUEST, UNSUPPORTED_VERSION = 42, 35
     ],
 )
 def test_filters_that_make_no_sense(
-    filled: MemoryStore,
-    components: list[tuple[str, int, str | None]],
-    code: int,
-    message: str,
+    filled: MemoryStore, components: list[tuple[str, int, str | None]], code: int, message: str
 ) -> None:
     reported = describe(filled, *components)
     assert reported[0] == code

@@ -54,11 +54,7 @@ def name_of(error_code: int) -> str:
     return ErrorCode(error_code).name.lower()
 
 
-def altered(
-    store: CredentialStore,
-    *changes: Change,
-    authorized: bool = True,
-) -> Answer:
+def altered(store: CredentialStore, *changes: Change, authorized: bool = True) -> Answer:
     response = alter(request_of(changes), store, authorized=authorized)
     reported = {one.user: (name_of(one.error_code), one.error_message) for one in response.results}
     assert len(reported) == len(response.results), "one result for each user"
@@ -82,14 +78,9 @@ def described(store: Store, users: Sequence[str] | None) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [*SEEN, *BETTER_THAN_KAFKA],
-)
+@pytest.mark.parametrize(("changes", "expected"), [*SEEN, *BETTER_THAN_KAFKA])
 def test_alter_answers_as_kafka_does(
-    store: Store,
-    changes: tuple[Change, ...],
-    expected: Answer,
+    store: Store, changes: tuple[Change, ...], expected: Answer
 ) -> None:
     assert altered(store, upsert("old")) == {"old": DONE}
     before = set(store.credential_snapshot().credentials)
@@ -196,8 +187,7 @@ changes = st.one_of(
 
 @given(requests=st.lists(st.lists(changes, max_size=5), max_size=3))
 def test_the_answer_is_the_truth(
-    requests: list[list[Change]],
-    tmp_path_factory: pytest.TempPathFactory,
+    requests: list[list[Change]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """For any request: users answered with `none` have changed as requested, and no others."""
     store = open_store(f"sqlite:{tmp_path_factory.mktemp('store') / 'state.db'}")
@@ -250,12 +240,7 @@ any_name, any_bytes = st.text(max_size=5), st.binary(max_size=5)
         deletions=st.lists(st.builds(delete, any_name, mechanisms), max_size=3).map(tuple),
         upsertions=st.lists(
             st.builds(
-                upsert,
-                any_name,
-                mechanisms,
-                st.integers(-(2**31), 2**31 - 1),
-                any_bytes,
-                any_bytes,
+                upsert, any_name, mechanisms, st.integers(-(2**31), 2**31 - 1), any_bytes, any_bytes
             ),
             max_size=3,
         ).map(tuple),

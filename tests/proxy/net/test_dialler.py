@@ -202,10 +202,7 @@ def test_options_of_the_sockets(
     dns.names["broker"] = addresses
 
     async def work() -> None:
-        for given, expected in (
-            ((), (1, 120, 10, 3, 150_000)),
-            ((3_500,), (1, 3, 3, 3, 33_500)),
-        ):
+        for given, expected in (((), (1, 120, 10, 3, 150_000)), ((3_500,), (1, 3, 3, 3, 33_500))):
             _, writer = await Dialler(*given).open_streams("broker", port)
             sock = writer.get_extra_info("socket")
             assert options(sock) == expected

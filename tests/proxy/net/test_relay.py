@@ -56,7 +56,7 @@ REWRITING = everything()
         pytest.param(FRONT, id="clients", marks=pytest.mark.slow),
         pytest.param(BACK, id="brokers", marks=pytest.mark.slow),
         pytest.param(BOTH, id="both"),
-    ],
+    ]
 )
 def with_and_without_tls(request: pytest.FixtureRequest) -> Iterator[None]:
     """The laws of the relay hold with TLS on either side."""

@@ -9,13 +9,7 @@ from proxy.net.read_buffer import BufferedSide
 from proxy.net.tls_sides import MAX_KEPT
 from proxy.worker.slots import SILENCE_SECONDS
 from tests.support.relay import handshake_slots
-from tests.support.tls import (
-    AUTHORITY,
-    OURS,
-    Server,
-    client_context,
-    server_context,
-)
+from tests.support.tls import AUTHORITY, OURS, Server, client_context, server_context
 
 SECOND = AUTHORITY.issue()
 

@@ -24,12 +24,7 @@ from proxy.net.tls_input import (
     Pace,
 )
 from proxy.net.tls_transport import MAX_WAITING
-from tests.support.tls import (
-    AUTHORITY,
-    Conversation,
-    Server,
-    client_context,
-)
+from tests.support.tls import AUTHORITY, Conversation, Server, client_context
 
 _POINTER: Final = ctypes.c_void_p
 

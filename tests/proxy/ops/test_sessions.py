@@ -17,13 +17,7 @@ from proxy.cli import app
 from proxy.config import load
 from proxy.net.sockets import connect_privately, listen_privately, remove_left_over
 from tests.support.processes import is_stopped, until
-from tests.support.proxy_process import (
-    LIFETIME_S,
-    Client,
-    Proxy,
-    Serving,
-    running,
-)
+from tests.support.proxy_process import LIFETIME_S, Client, Proxy, Serving, running
 
 EACH = 16
 HOSTILE = '"><img src=x onerror=alert(1)>'
@@ -258,10 +252,7 @@ def test_a_socket_of_another_user_is_not_believed(tmp_path: Path, owner: int) ->
 
 def as_another_user(path: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", OTHER_USER, path],
-        capture_output=True,
-        text=True,
-        timeout=180,
+        [sys.executable, "-c", OTHER_USER, path], capture_output=True, text=True, timeout=180
     )
     return done.stderr
 

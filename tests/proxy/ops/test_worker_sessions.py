@@ -250,11 +250,7 @@ def test_the_rest_of_the_facts() -> None:
     status = WorkerFacts.from_json(listener.sessions().status())
     assert status.reasons == ["draining"]
     (facts,) = status.listeners
-    assert (facts["name"], facts["enforcement"], facts["connections"]) == (
-        "clients",
-        "enforce",
-        2,
-    )
+    assert (facts["name"], facts["enforcement"], facts["connections"]) == ("clients", "enforce", 2)
 
 
 def test_another_question_is_refused() -> None:

@@ -93,9 +93,7 @@ def is_readable(client: socket.socket) -> bool:
     return bool(select.select([client], [], [], 0)[0])
 
 
-def test_a_proxy_whose_brokers_are_away_accepts_nobody_and_can_be_stopped(
-    serving: Waiting,
-) -> None:
+def test_a_proxy_whose_brokers_are_away_accepts_nobody_and_can_be_stopped(serving: Waiting) -> None:
     """With no ACLs everything would be allowed here; clients that came meanwhile are not served."""
     serving.launch()
     serving.wait_unknown()

@@ -21,11 +21,7 @@ from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from tests.support.quota_callbacks.groups import QuotaGroups
 from tests.support.quota_callbacks.partitions import PartitionShare
 
-PRODUCE, FETCH, REQUEST = (
-    ClientQuotaType.PRODUCE,
-    ClientQuotaType.FETCH,
-    ClientQuotaType.REQUEST,
-)
+PRODUCE, FETCH, REQUEST = (ClientQuotaType.PRODUCE, ClientQuotaType.FETCH, ClientQuotaType.REQUEST)
 
 
 def limit_for(
@@ -151,8 +147,7 @@ def test_a_limit_is_proportional_to_the_partitions_led_here() -> None:
     assert limit_for(callback, PRODUCE, "u") == 1_200.0, "nothing is known of the cluster yet"
 
     cluster = Cluster(
-        leaders={"orders": [1, 2, 3], "pay-x": [1, None, 2], "other": [1, 1]},
-        behind=frozenset({1}),
+        leaders={"orders": [1, 2, 3], "pay-x": [1, None, 2], "other": [1, 1]}, behind=frozenset({1})
     )
     assert callback.update_cluster_metadata(cluster)
     assert not callback.update_cluster_metadata(cluster)

@@ -12,12 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from proxy.quota import guarded_callback as guarded_module
-from proxy.quota.callback import (
-    ClientPrincipal,
-    ClientQuotaType,
-    Cluster,
-    DefaultQuotaCallback,
-)
+from proxy.quota.callback import ClientPrincipal, ClientQuotaType, Cluster, DefaultQuotaCallback
 from proxy.quota.guarded_callback import Fault, GuardedCallback
 from proxy.quota.model import QuotaEntity
 from proxy.quota.precedence import Tags
@@ -103,16 +98,7 @@ def test_one_that_raises_leaves_the_last_good_limit(error: BaseException) -> Non
         assert guarded.faults[Fault.RAISED] == 1
 
 
-NONSENSE: list[object] = [
-    float("nan"),
-    -1.0,
-    0,
-    True,
-    "100",
-    [],
-    10**400,
-    object(),
-]
+NONSENSE: list[object] = [float("nan"), -1.0, 0, True, "100", [], 10**400, object()]
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE)

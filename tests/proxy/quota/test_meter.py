@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 
 import proxy
 from proxy.quota.meter import Meter
-from proxy.quota.shared_memory import (
-    MAX_THROTTLE_TIME_MS,
-    UsageTable,
-    WindowConfig,
-    max_in_window,
-)
+from proxy.quota.shared_memory import MAX_THROTTLE_TIME_MS, UsageTable, WindowConfig, max_in_window
 from tests.support.kafka_quotas import Rate, throttle_time_ms
 
 CONFIG = WindowConfig()
@@ -48,8 +43,7 @@ def test_a_start_in_the_middle_of_a_sample_is_granted_nothing_more(begun: float)
 
 @settings(deadline=None)
 @given(
-    limit=st.integers(1, 10_000),
-    amounts=st.lists(st.integers(1, 20_000), min_size=1, max_size=11),
+    limit=st.integers(1, 10_000), amounts=st.lists(st.integers(1, 20_000), min_size=1, max_size=11)
 )
 def test_the_throttle_time_is_kafkas(limit: int, amounts: list[int]) -> None:
     """One record at the beginning of each sample, for the length of a window: the samples are

@@ -50,10 +50,7 @@ def test_names_are_encoded_as_by_java(name: str, node: str) -> None:
         (QuotaEntity(user="u 1"), "/config/users/u%201"),
         (QuotaEntity(user="u", client_id="c/d"), "/config/users/u/clients/c%2Fd"),
         (QuotaEntity(user=DEFAULT, client_id="c"), "/config/users/<default>/clients/c"),
-        (
-            QuotaEntity(user=DEFAULT, client_id=DEFAULT),
-            "/config/users/<default>/clients/<default>",
-        ),
+        (QuotaEntity(user=DEFAULT, client_id=DEFAULT), "/config/users/<default>/clients/<default>"),
         (QuotaEntity(user=DEFAULT), "/config/users/<default>"),
         (QuotaEntity(user="<default>"), "/config/users/%3Cdefault%3E"),
         (QuotaEntity(client_id="c"), "/config/clients/c"),

@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey, sanitize
-from proxy.quota.precedence import (
-    Index,
-    IpLimits,
-    StaticDefaults,
-    explain,
-    limit_of,
-    tags_of,
-)
+from proxy.quota.precedence import Index, IpLimits, StaticDefaults, explain, limit_of, tags_of
 
 KEY = QuotaKey.PRODUCER_BYTE_RATE
 OTHER = QuotaKey.CONSUMER_BYTE_RATE
@@ -140,9 +133,7 @@ some_entities = st.one_of(
     st.builds(QuotaEntity, user=some_names | st.just(DEFAULT)),
     st.builds(QuotaEntity, client_id=some_names | st.just(DEFAULT)),
     st.builds(
-        QuotaEntity,
-        user=some_names | st.just(DEFAULT),
-        client_id=some_names | st.just(DEFAULT),
+        QuotaEntity, user=some_names | st.just(DEFAULT), client_id=some_names | st.just(DEFAULT)
     ),
 )
 

@@ -14,11 +14,7 @@ from tests.support.quota_callbacks.groups import QuotaGroups
 from tests.support.quota_callbacks.partitions import PartitionShare
 from tests.support.quotas import MemoryStore
 
-PRODUCE, FETCH, REQUEST = (
-    ClientQuotaType.PRODUCE,
-    ClientQuotaType.FETCH,
-    ClientQuotaType.REQUEST,
-)
+PRODUCE, FETCH, REQUEST = (ClientQuotaType.PRODUCE, ClientQuotaType.FETCH, ClientQuotaType.REQUEST)
 BYTES = QuotaKey.PRODUCER_BYTE_RATE
 MUTATIONS = QuotaKey.CONTROLLER_MUTATION_RATE
 USER = QuotaEntity(user="u")

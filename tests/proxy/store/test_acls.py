@@ -73,10 +73,7 @@ def test_a_request_that_fails_leaves_nothing_behind(store: Store) -> None:
 NAMES = st.sampled_from(["*", "a", "ab", "abc", "b", "a\0b"])
 ACLS = st.lists(
     st.builds(
-        acl,
-        NAMES,
-        st.sampled_from(["User:a", "User:b"]),
-        st.sampled_from([LITERAL, PREFIXED]),
+        acl, NAMES, st.sampled_from(["User:a", "User:b"]), st.sampled_from([LITERAL, PREFIXED])
     ),
     max_size=8,
 )

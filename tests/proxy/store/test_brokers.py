@@ -326,10 +326,7 @@ def refuses(error: ErrorCode | int) -> Body:
         (ErrorCode.POLICY_VIOLATION.value, ("policy_violation", "POLICY_VIOLATION")),
         (
             ErrorCode.SECURITY_DISABLED.value,
-            (
-                "security_disabled",
-                "SECURITY_DISABLED: the brokers have no authorizer, so no ACLs",
-            ),
+            ("security_disabled", "SECURITY_DISABLED: the brokers have no authorizer, so no ACLs"),
         ),
         (999, ("unknown_server_error", "error 999")),
     ],

@@ -35,13 +35,7 @@ VERIFIER = ScramCredential.from_password(SHA_256, "pw", b"salt", 4096)
 OTHER = ScramCredential.from_password(SHA_256, "other", b"salt", 4096)
 ALICE = ("alice", SHA_256)
 ACL = Acl(
-    ResourceType.TOPIC,
-    PatternType.PREFIXED,
-    "t",
-    "User:a",
-    "*",
-    Operation.READ,
-    Permission.DENY,
+    ResourceType.TOPIC, PatternType.PREFIXED, "t", "User:a", "*", Operation.READ, Permission.DENY
 )
 ONE, TWO = bytes(range(16)), bytes(16)
 PRODUCER = QuotaKey.PRODUCER_BYTE_RATE

@@ -6,13 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxy.wire import apis
-from proxy.wire.apis import (
-    APIS,
-    FIRST_KEPT_BY_KAFKA_4,
-    Kind,
-    forwarded,
-    offers,
-)
+from proxy.wire.apis import APIS, FIRST_KEPT_BY_KAFKA_4, Kind, forwarded, offers
 from proxy.wire.schema import NEVER
 from tests.support.kio_messages import request_type, response_type
 

@@ -180,10 +180,7 @@ def without_numbers(message: Any, items: str) -> Any:
                 replace(
                     topic,
                     partitions=tuple(
-                        replace(
-                            partition,
-                            **dict.fromkeys(NUMBERS & asdict(partition).keys(), -1),
-                        )
+                        replace(partition, **dict.fromkeys(NUMBERS & asdict(partition).keys(), -1))
                         for partition in topic.partitions
                     ),
                 )

@@ -50,12 +50,7 @@ def test_a_null_array_is_empty() -> None:
 
 @pytest.mark.parametrize(
     ("read", "size"),
-    [
-        (primitives.int8, 1),
-        (primitives.int16, 2),
-        (primitives.int32, 4),
-        (primitives.int64, 8),
-    ],
+    [(primitives.int8, 1), (primitives.int16, 2), (primitives.int32, 4), (primitives.int64, 8)],
 )
 def test_a_number_is_signed_and_whole(
     read: Callable[[bytes, int], tuple[int, int]], size: int

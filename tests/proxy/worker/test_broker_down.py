@@ -17,13 +17,7 @@ from tests.support.authenticating_broker import Authenticator, Client
 from tests.support.playbook import HOUR_MS
 from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.relay import RunningListener
-from tests.support.relayed_listener import (
-    RELAYS,
-    connected,
-    opened,
-    play,
-    slots_taken,
-)
+from tests.support.relayed_listener import RELAYS, connected, opened, play, slots_taken
 
 TERMINATIONS: dict[str, dict[str, Any]] = {
     "broker": RELAYS,

@@ -74,10 +74,7 @@ async def serving(
     for file, issued in {"wild.pem": WILD, "two.pem": NAMED}.items():
         (directory / file).write_bytes(issued.pem)
     versions = {3: (0, 13), 18: (0, 5), 1: (4, 17), 17: (0, 1), 36: (0, 2)}
-    async with (
-        kind(node_id=1, versions=versions) as one,
-        kind(node_id=2, versions=versions) as two,
-    ):
+    async with kind(node_id=1, versions=versions) as one, kind(node_id=2, versions=versions) as two:
         brokers = {1: one, 2: two}
         one.brokers = two.brokers = {id_: (b.host, b.port) for id_, b in brokers.items()}
         upstream = {"bootstrap.servers": one.address}

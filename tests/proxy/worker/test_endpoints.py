@@ -39,11 +39,7 @@ HOST = "127.0.0.1"
 
 
 def routed(
-    broker: FakeBroker,
-    first: int,
-    *,
-    link: Link | None = None,
-    store: Store | None = None,
+    broker: FakeBroker, first: int, *, link: Link | None = None, store: Store | None = None
 ) -> tuple[Endpoints, Listener]:
     """A gateway whose brokers 0 and 1 have the ports from `first` on.
 

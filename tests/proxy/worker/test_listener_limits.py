@@ -12,13 +12,7 @@ from proxy.connection.connection import finishing
 from proxy.worker.slots import Pace
 from tests.support.frames import api_versions, handshake, metadata
 from tests.support.processes import PATIENCE_SECONDS, until
-from tests.support.relay import (
-    PLAINTEXT,
-    listen,
-    read_frame,
-    room_for,
-    ssl_listener,
-)
+from tests.support.relay import PLAINTEXT, listen, read_frame, room_for, ssl_listener
 from tests.support.tls import AUTHORITY, client_context
 
 SASL: dict[str, Any] = {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}

@@ -14,14 +14,7 @@ from proxy.net.relay import ClientSide
 from proxy.worker.listener import Listener
 from sasl.states import Enforcement
 from tests.support.frames import authenticate, bearer, fetch, handshake
-from tests.support.playbook import (
-    OAUTHBEARER,
-    SCRAM,
-    Playbook,
-    everything,
-    log_in,
-    log_in_by_scram,
-)
+from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, everything, log_in, log_in_by_scram
 from tests.support.relay import Services, room_for
 from tests.support.sasl import FAKE_SECRET, NOW, alice, document, ed_key
 from tests.support.settings import configured

@@ -15,14 +15,7 @@ from proxy.connection.commands import CloseReason
 from tests.support.certificates import Authority, Issued
 from tests.support.frames import api_versions, handshake, metadata
 from tests.support.processes import until
-from tests.support.relay import (
-    PLAINTEXT,
-    is_closed,
-    listen,
-    read_frame,
-    settings_of,
-    ssl_listener,
-)
+from tests.support.relay import PLAINTEXT, is_closed, listen, read_frame, settings_of, ssl_listener
 from tests.support.tls import AUTHORITY, client_context
 from tests.support.tls import FIRST as SERVER
 

@@ -19,14 +19,7 @@ from proxy.worker.listener import Listener
 from sasl.identity import Identity
 from tests.support.frames import api_versions
 from tests.support.playbook import SCRAM, Playbook, everything, log_in_by_scram
-from tests.support.relay import (
-    PLAINTEXT,
-    Services,
-    listen,
-    read_frame,
-    room_for,
-    settings_of,
-)
+from tests.support.relay import PLAINTEXT, Services, listen, read_frame, room_for, settings_of
 from tests.support.sasl import FAKE_SECRET, alice
 
 

@@ -42,12 +42,7 @@ from tests.support.messages import written
 from tests.support.playbook import HOUR_MS, SCRAM
 from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.relay import RunningListener, read_frame
-from tests.support.relayed_listener import (
-    connected,
-    has_connections,
-    play,
-    slots_taken,
-)
+from tests.support.relayed_listener import connected, has_connections, play, slots_taken
 from tests.support.sasl import AUDIENCE, ISSUER, Issuer
 from tests.support.tls import AUTHORITY, client_context, server_context
 
@@ -71,8 +66,7 @@ async def test_the_kernel_probes_connections_to_brokers(tmp_path: Path) -> None:
     """That of the client, and that of its re-authentication, which takes its place."""
     expected = (1, 50, 10, 3, 80_000)
     async with play(
-        tmp_path,
-        access=Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000)),
+        tmp_path, access=Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000))
     ) as (running, broker):
         client = await connected(running)
         for _ in range(2):
@@ -190,9 +184,7 @@ async def test_a_broker_that_hangs_aside_holds_nobody_else_up_for_long(tmp_path:
         assert renewals.taken == 1
 
     async with play(
-        tmp_path,
-        sasl_broker_max_side_connections=1,
-        sasl_authentication_timeout_ms=3_000,
+        tmp_path, sasl_broker_max_side_connections=1, sasl_authentication_timeout_ms=3_000
     ) as (running, broker):
         one, two = await connected(running), await connected(running)
         await one.log_in()

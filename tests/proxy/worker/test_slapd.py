@@ -44,10 +44,7 @@ def slapd(directory: Path) -> Iterator[Slapd]:
 
 
 GROUPS = f"ou=groups,{SUFFIX}"
-AS_READER = {
-    "sasl_plain_ldap_bind_dn": READER,
-    "sasl_plain_ldap_bind_password": "file:reader",
-}
+AS_READER = {"sasl_plain_ldap_bind_dn": READER, "sasl_plain_ldap_bind_password": "file:reader"}
 IS_WRONG = FailureReason.BAD_CREDENTIALS
 IS_AWAY = FailureReason.DIRECTORY_UNAVAILABLE
 

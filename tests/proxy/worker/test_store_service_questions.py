@@ -12,13 +12,7 @@ from proxy.store import Store, StoreError
 from proxy.worker import store_service
 from tests.support.acls import acl
 from tests.support.processes import PATIENCE_SECONDS, turns
-from tests.support.store import (
-    Reading,
-    create_question,
-    denied,
-    describe_question,
-    users_question,
-)
+from tests.support.store import Reading, create_question, denied, describe_question, users_question
 from tests.support.store import plain as plain
 
 

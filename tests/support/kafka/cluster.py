@@ -261,12 +261,7 @@ class KafkaCluster:
         directory.mkdir()
         names = [*self._client_listeners(), CONTROLLER]
         ports = dict(zip(names, free_ports(len(names)), strict=True))
-        return _Node(
-            node_id=node_id,
-            directory=directory,
-            is_controller=is_controller,
-            ports=ports,
-        )
+        return _Node(node_id=node_id, directory=directory, is_controller=is_controller, ports=ports)
 
     def _configure(self, node: _Node) -> None:
         everything = {

@@ -35,11 +35,7 @@ _MATCH_EXACT, _MATCH_DEFAULT = 0, 1
 
 
 def enforcing_quotas(
-    kafka: KafkaCluster,
-    jwks: Path,
-    directory: Path,
-    *,
-    administrator: str | None = None,
+    kafka: KafkaCluster, jwks: Path, directory: Path, *, administrator: str | None = None
 ) -> ProxyProcess:
     """A gateway with two workers that share usage; not started yet."""
     config = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})

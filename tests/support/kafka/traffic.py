@@ -93,10 +93,7 @@ class _Writer:
         self._padding = bytes(padding_bytes)
         self._producer = confluent.Producer(
             who.confluent(
-                bootstrap,
-                enable_idempotence=True,
-                linger_ms=2,
-                queue_buffering_max_messages=20_000,
+                bootstrap, enable_idempotence=True, linger_ms=2, queue_buffering_max_messages=20_000
             )
         )
 

@@ -225,11 +225,7 @@ class TokenEndpoint:
             return 401, {"error": "invalid_client", "error_description": f"not {CLIENT_SECRET}"}
         token = self._issuer.mint(GATE, self._token_seconds)
         self.given.append(token)
-        return 200, {
-            "access_token": token,
-            "token_type": "Bearer",
-            "expires_in": self._expires_in,
-        }
+        return 200, {"access_token": token, "token_type": "Bearer", "expires_in": self._expires_in}
 
 
 def _is_client(authorization: str) -> bool:

@@ -121,15 +121,7 @@ def gateway_values() -> Document:
     made["volumes"] = [{"name": "idp", "secret": {"secretName": "idp"}}]
     made["volumeMounts"] = [{"name": "idp", "mountPath": "/etc/idp"}]
     more = {"prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}}
-    return (
-        made
-        | more
-        | {
-            "service": {"brokers": [0]},
-            "name": "front",
-            "liveConfig": False,
-        }
-    )
+    return made | more | {"service": {"brokers": [0]}, "name": "front", "liveConfig": False}
 
 
 def sidecar_values(topic: str) -> Document:

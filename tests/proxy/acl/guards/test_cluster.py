@@ -11,14 +11,7 @@ from proxy.acl.model import Operation
 from proxy.handlers import scram_users
 from proxy.wire.apis import SCRAM_APIS
 from proxy.wire.error_codes import ErrorCode
-from tests.support.authorization import (
-    EVERYTHING,
-    Rights,
-    inquiry,
-    judged,
-    received,
-    sent,
-)
+from tests.support.authorization import EVERYTHING, Rights, inquiry, judged, received, sent
 from tests.support.kio_messages import encode, request_type, response_type
 from tests.support.messages import large, small
 

@@ -24,15 +24,7 @@ from proxy.acl.guards.metadata import metadata
 from proxy.acl.model import Operation
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.primitives import Malformed
-from tests.support.authorization import (
-    EVERYTHING,
-    NOTHING,
-    Right,
-    judged,
-    received,
-    sent,
-    topic,
-)
+from tests.support.authorization import EVERYTHING, NOTHING, Right, judged, received, sent, topic
 from tests.support.kio_messages import request_type, response_type
 from tests.support.messages import TOPIC_ID as ID
 from tests.support.messages import large

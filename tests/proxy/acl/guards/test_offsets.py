@@ -116,8 +116,7 @@ def test_everything_by_id_fails_if_a_name_is_not_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("api_key", "rights"),
-    [(91, group(Operation.READ, "g")), (92, group(Operation.DELETE, "g"))],
+    ("api_key", "rights"), [(91, group(Operation.READ, "g")), (92, group(Operation.DELETE, "g"))]
 )
 def test_changing_share_group_offsets(api_key: int, rights: frozenset[Right]) -> None:
     guard = GUARDS[api_key]

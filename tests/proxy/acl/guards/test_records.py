@@ -9,14 +9,7 @@ from proxy.acl.decision import FORWARD, Change, TopicsUnknown
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
 from proxy.wire.error_codes import ErrorCode
-from tests.support.authorization import (
-    group,
-    judged,
-    received,
-    sent,
-    topic,
-    transactional_id,
-)
+from tests.support.authorization import group, judged, received, sent, topic, transactional_id
 from tests.support.kio_messages import encode
 from tests.support.messages import request, response, versions
 

@@ -54,11 +54,7 @@ PROFILES: Mapping[str, Sequence[str]] = {
         for operation in _CLUSTER_OPERATIONS
     },
     **{
-        f"groups-and-{operation.lower()}": (
-            "+group:*:ALL",
-            "+txn:*:ALL",
-            f"+topic:one:{operation}",
-        )
+        f"groups-and-{operation.lower()}": ("+group:*:ALL", "+txn:*:ALL", f"+topic:one:{operation}")
         for operation in ("READ", "WRITE", "DESCRIBE", "DELETE")
     },
     "topics-alone": ("+topic:*:ALL",),

@@ -31,12 +31,7 @@ from proxy.wire import apis
 from proxy.wire.codec import decode, encode
 from proxy.wire.messages import MetadataRequest, MetadataResponse
 from tests.support.acls import MemoryAclStore, whole
-from tests.support.kafka.acl_differential.comparison import (
-    Versions,
-    answer_all,
-    compare,
-    offered,
-)
+from tests.support.kafka.acl_differential.comparison import Versions, answer_all, compare, offered
 from tests.support.kafka.acl_differential.profiles import PROFILES, Names, all_creations, creations
 from tests.support.kafka.acl_differential.side import (
     AUTHORIZER_PROPERTIES,

@@ -10,13 +10,7 @@ from pathlib import Path
 
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.java import is_since
-from tests.support.kafka.sasl_differential import (  # noqa: F401 - they register programs
-    frames,
-    login,
-    oauthbearer,
-    scram,
-    sessions,
-)
+from tests.support.kafka.sasl_differential import frames, login, oauthbearer, scram, sessions  # noqa: F401 - they register programs
 from tests.support.kafka.sasl_differential.transcript import (
     AT_ONCE,
     DELAYED,
@@ -181,10 +175,7 @@ _PROGRAMS_BY_DIFFERENCE: dict[str, tuple[str, ...]] = {
     "A frame of a re-authentication above `sasl.server.max.receive.size`": (
         "reauth handshake itself larger than sasl.server.max.receive.size",
     ),
-    "A failure that has no answer": (
-        "delay: raw token garbage",
-        "delay: reauth unknown mechanism",
-    ),
+    "A failure that has no answer": ("delay: raw token garbage", "delay: reauth unknown mechanism"),
 }
 
 #: Row of docs/compatibility.md that explains it, by program.

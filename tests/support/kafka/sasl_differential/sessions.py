@@ -110,7 +110,7 @@ programs(
         "reauth bound by the token on a listener without re-authentication": lambda a: (
             a.oauth(a.mint(lifetime=5)),  # its remaining time is not a configured lifetime
             *(a.metadata(), a.wait(6.0), a.metadata()),
-        ),
+        )
     },
     listener="NEVER",
 )
