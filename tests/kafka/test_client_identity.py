@@ -4,7 +4,8 @@ import base64
 import json
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,22 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from proxy.brokers.signed_tokens import read_jwks
-from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.clients import OAUTHBEARER, User
+from tests.support.kafka.cluster import KafkaCluster, StartCluster, wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
+from tests.support.kafka.traffic import PARTITIONS, confluent_traffic
 from tests.support.kafka.upstream import (
     BUSY,
     LITTLE,
     add_proxys_users,
     by_password,
     sasl_cluster,
+    sasl_properties,
     sidecar_of,
 )
 from tests.support.kafka.wire_client import Address, WireClient, metadata_fields, record_batch
 from tests.support.messages import produce_body, request_body
-from tests.support.proxy_process import ProxyProcess
+from tests.support.proxy_process import ProxyProcess, gateway_config
 from tests.support.sasl import AUDIENCE, ISSUER, Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -37,7 +41,7 @@ DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
 NOT_ALLOWED = 64
 """DELEGATION_TOKEN_REQUEST_NOT_ALLOWED."""
 SCRAM = "SCRAM-SHA-256"
-LITERAL, PREFIXED, ANY, TOPIC, USER, DENY, ALLOW = 3, 4, 1, 2, 7, 2, 3
+LITERAL, PREFIXED, ANY, TOPIC, GROUP, USER, DENY, ALLOW = 3, 4, 1, 2, 3, 7, 2, 3
 ALL, CREATE_TOKENS = 2, 13
 TOKENS, TOKENS_SECRET = "tokens", "tokens-secret"
 """The user of a proxy that may create delegation tokens, and that is no super user."""
@@ -86,6 +90,13 @@ def brokers(sasl_kafka: KafkaCluster) -> KafkaCluster:
         (TOKENS, USER, "User:", PREFIXED, CREATE_TOKENS, ALLOW),
         (TOKENS, USER, f"User:{FRANK}", LITERAL, CREATE_TOKENS, DENY),
     ]
+    create_acls(sasl_kafka, rules)
+    return sasl_kafka
+
+
+def create_acls(
+    brokers: KafkaCluster, rules: Iterable[tuple[str, int, str, int, int, int]]
+) -> None:
     creations = [
         {
             "resource_type": resource,
@@ -98,8 +109,7 @@ def brokers(sasl_kafka: KafkaCluster) -> KafkaCluster:
         }
         for user, resource, name, kind, operation, permission in rules
     ]
-    sasl_kafka.ask(CREATE_ACLS, 3, creations=creations)
-    return sasl_kafka
+    brokers.ask(CREATE_ACLS, 3, creations=creations)
 
 
 @pytest.fixture(scope="module")
@@ -396,3 +406,83 @@ def test_clients_cannot_create_tokens(proxies: dict[str, ProxyProcess], issuer: 
         assert int.from_bytes(answer[5:7]) == NOT_ALLOWED
         describe = request_body(DESCRIBE_TOKENS, 2, owners=None)
         assert actor.ask(DESCRIBE_TOKENS, 2, describe).error_code == NOT_ALLOWED
+
+
+# --- killed brokers
+
+TOPICS = {CAROL: f"{RUN}-carol", DAVE: f"{RUN}-dave"}
+"""The topic of each user, who may do nothing else; also the user's group."""
+SEEN = re.compile(r"Principal = User:(\S+) is Allowed operation = WRITE .* Topic:LITERAL:(\S+)")
+SHORT = 12_000
+"""Lifetime of sessions at the brokers in ms: they are renewed under traffic."""
+
+
+def test_no_record_is_lost_or_written_under_another_name_while_brokers_are_killed(
+    start_cluster: StartCluster, issuer: Issuer, jwks: Path, tmp_path: Path
+) -> None:
+    """Three brokers, all of them controllers, are killed in turn under the traffic of two users."""
+    listeners = {BUSY: SHORT}
+    brokers = start_cluster(
+        nodes=3,
+        sasl_listeners=listeners,
+        jvm_options=("-Dauthorizer.log.level=debug",),
+        properties={
+            **sasl_properties(listeners, jwks),
+            "delegation.token.secret.key": "secret-of-all-brokers",
+        },
+    )
+    add_proxys_users(brokers)
+    for topic in TOPICS.values():
+        brokers.create_topic(topic, replicas=dict.fromkeys(range(PARTITIONS), (1, 2, 3)))
+    for kind in (TOPIC, GROUP):
+        create_acls(
+            brokers, [(user, kind, name, LITERAL, ALL, ALLOW) for user, name in TOPICS.items()]
+        )
+    config = gateway_config(
+        ",".join(str(brokers.address(node, BUSY)) for node in brokers.node_ids),
+        jwks,
+        listeners={"LONG": 3_600_000},
+    )
+    config["upstream"] |= by_password(SCRAM, tmp_path)
+    config["listeners"][0] |= {
+        "upstream.identity": DELEGATED,
+        "upstream.identity.mechanism": SCRAM,
+        "upstream.identity.allow.prefixes": ["User:"],
+        "upstream.identity.super.users": [],
+    }
+    enough = tmp_path / "enough"
+    with ProxyProcess(config, tmp_path) as proxy, ThreadPoolExecutor(len(TOPICS)) as pool:
+        bootstrap = str(proxy.addresses()["LONG"])
+
+        def produced() -> float:
+            return proxy.metric("requests_total", api="Produce")
+
+        def goes_on() -> None:
+            before = produced()
+            wait_until(lambda: produced() > before + 100, what="no traffic", details=proxy.log)
+
+        running = [
+            pool.submit(
+                confluent_traffic,
+                User(name=name, mechanism=OAUTHBEARER, issuer=issuer),
+                bootstrap,
+                topic,
+                1,
+                pause_seconds=0.01,
+                until=enough,
+            )
+            for name, topic in TOPICS.items()
+        ]
+        try:
+            goes_on()
+            for node in brokers.node_ids:
+                brokers.kill_node(node)
+                goes_on()
+                brokers.start_node(node)
+                goes_on()
+        finally:
+            enough.touch()
+        assert all(sum(one.result()) for one in running)
+        assert "Traceback" not in proxy.log()
+    seen = {found for node in brokers.node_ids for found in SEEN.findall(brokers.log(node))}
+    assert {(user, topic) for user, topic in seen if topic in TOPICS.values()} == {*TOPICS.items()}
