@@ -27,7 +27,8 @@ from proxy import config
 from proxy.delivery.counts import DeliveryCounts
 from proxy.delivery.topic import Settings, TopicSink
 from proxy.errors import ProxyError, printable
-from proxy.scheduling.heartbeats import Heartbeat, heed_parent
+from proxy.scheduling.heartbeats import Heartbeat
+from proxy.scheduling.lifeline import heed_parent
 from proxy.scheduling.log_rate_limit import LogRateLimit
 
 log = logging.getLogger(__name__)

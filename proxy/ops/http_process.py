@@ -27,7 +27,8 @@ from proxy.net.sockets import peer_of
 from proxy.ops.http_server import MAX_CONNECTIONS, Handler, HttpServer, Request, Response
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector
 from proxy.ops.worker_queries import Sessions, WorkerLink, WorkerPool
-from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat, Watch, heed_parent
+from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat, Watch
+from proxy.scheduling.lifeline import heed_parent
 from proxy.store.interface import StoreInUse
 from sasl.login import LoginError
 from sasl.untrusted import read_object

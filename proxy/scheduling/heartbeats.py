@@ -1,4 +1,4 @@
-"""Heartbeats of the proxy's processes, in shared memory, and a child's end with its parent.
+"""Heartbeats of the proxy's processes, in shared memory.
 
 Every process counts its heartbeats in a word of its own, from its event loop; a process whose count
 no longer changes has stopped working. Rules:
@@ -8,14 +8,8 @@ no longer changes has stopped working. Rules:
 - Only one process writes a word, and no lock is held, as in `proxy.quota.shared_memory`.
 """
 
-import asyncio
-import logging
 import mmap
-import signal
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
-
-log = logging.getLogger(__name__)
+from typing import Final
 
 BEAT_EVERY: Final = 0.5
 """Seconds between two heartbeats of a process."""
@@ -99,52 +93,3 @@ class Watch:
     def is_hung(self) -> bool:
         """True if the process has been silent for too long."""
         return self.silent_checks >= self.max_silent_checks
-
-
-def heed_parent(
-    lifeline: int, heartbeat: Heartbeat, *, reload: Callable[[], None] = lambda: None
-) -> asyncio.Event:
-    """Return an event that is set at SIGTERM, or when `lifeline` ends with the parent; call
-    `reload` at SIGHUP.
-
-    `heartbeat` beats for as long as the event loop runs. SIGINT, which a terminal sends to all
-    processes, is ignored: the parent decides what to do.
-    """
-    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stopping.set)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    loop.add_reader(lifeline, stopping.set)
-
-    def beat() -> None:
-        heartbeat.beat()
-        loop.call_later(BEAT_EVERY, beat)
-
-    beat()
-    return stopping
-
-
-async def run_until(stopping: asyncio.Event, work: Iterable[Coroutine[None, None, None]]) -> None:
-    """Run coroutines that never end until `stopping` is set, then cancel them.
-
-    Raises what any of them raises, after the others were cancelled.
-    """
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one) for one in work]
-        await stopping.wait()
-        for task in tasks:
-            task.cancel()
-
-
-PAUSE: Final = 1.0
-"""Seconds between a failure and the next attempt."""
-
-
-async def supervised(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run `work` until it returns; log any exception, and run it again after `PAUSE`."""
-    while True:
-        try:
-            return await work()
-        except Exception:
-            log.exception("internal error: a background task failed and is restarted")
-        await asyncio.sleep(PAUSE)

@@ -23,7 +23,7 @@ from proxy.connection.commands import CloseReason
 from proxy.errors import BrokerFault, ConfigError, host_port
 from proxy.net.ports import BrokerPorts
 from proxy.net.sockets import BACKLOG
-from proxy.scheduling.heartbeats import supervised
+from proxy.scheduling.lifeline import supervised
 from proxy.store import Store, StoreError
 from proxy.wire.metadata import BrokerAddress
 from proxy.worker.acceptor_link import AcceptedConnections, Served

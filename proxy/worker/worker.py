@@ -50,7 +50,7 @@ from proxy.ops.status.session_facts import Condition
 from proxy.ops.status.text import duration, plural
 from proxy.ops.worker_queries import serve_control
 from proxy.rollout import Decision, Promotions
-from proxy.scheduling.heartbeats import heed_parent, supervised
+from proxy.scheduling.lifeline import heed_parent, supervised
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.steps import in_steps, timed
 from proxy.store import CachedCredentials, StoreError, open_users

@@ -27,7 +27,8 @@ from proxy.errors import ProxyError
 from proxy.net.tls_contexts import Tls
 from proxy.net.tls_contexts import follow as follow_certificates
 from proxy.quota.model import Quotas
-from proxy.scheduling.heartbeats import Heartbeat, heed_parent, run_until
+from proxy.scheduling.heartbeats import Heartbeat
+from proxy.scheduling.lifeline import heed_parent, run_until
 from proxy.scheduling.log_rate_limit import LogRateLimit
 from proxy.store.brokers import Administration, reason_of
 from proxy.store.interface import StoreError, StoreStart

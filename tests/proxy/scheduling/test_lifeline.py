@@ -5,13 +5,13 @@ import logging
 
 import pytest
 
-from proxy.scheduling import heartbeats
-from proxy.scheduling.heartbeats import supervised
+from proxy.scheduling import lifeline
+from proxy.scheduling.lifeline import supervised
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeats, "PAUSE", 0.0)
+    monkeypatch.setattr(lifeline, "PAUSE", 0.0)
 
 
 def test_a_mistake_is_logged_and_is_not_its_end(caplog: pytest.LogCaptureFixture) -> None:
