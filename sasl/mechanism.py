@@ -110,13 +110,7 @@ class Challenge:
 class Success:
     """The client is who it claims to be."""
 
-    __slots__ = (
-        "credential_deadline",
-        "data",
-        "facts",
-        "identity",
-        "is_current",
-    )
+    __slots__ = ("credential_deadline", "data", "facts", "identity", "is_current")
 
     def __init__(
         self,

@@ -55,10 +55,7 @@ class OAuthBearerServer:
     name: Final = NAME
 
     def __init__(
-        self,
-        *,
-        issuers: TrustedIssuers,
-        wall_clock: Callable[[], float] = time.time,
+        self, *, issuers: TrustedIssuers, wall_clock: Callable[[], float] = time.time
     ) -> None:
         """Accept tokens of `issuers`; `wall_clock` returns seconds since 1970."""
         self.issuers: Final = issuers

@@ -176,12 +176,7 @@ class _AwaitFirst:
 class _AwaitFinal:
     """State before the client's proof."""
 
-    __slots__ = (
-        "client_first",
-        "nonce",
-        "server_first",
-        "verifier",
-    )
+    __slots__ = ("client_first", "nonce", "server_first", "verifier")
 
     def __init__(
         self, *, client_first: ClientFirst, server_first: str, nonce: str, verifier: _Verifier
@@ -245,10 +240,7 @@ class ScramServerExchange:
             ServerFirst(nonce=nonce, salt=verifier.salt, iterations=verifier.iterations)
         )
         self._state = _AwaitFinal(
-            client_first=client_first,
-            server_first=server_first,
-            nonce=nonce,
-            verifier=verifier,
+            client_first=client_first, server_first=server_first, nonce=nonce, verifier=verifier
         )
         return Challenge(server_first.encode())
 

@@ -40,14 +40,7 @@ _SERVER_FINAL: Final = re.compile(rf"v=(?P<verifier>{_BASE64}){_EXTENSIONS}")
 class ClientFirst:
     """First message of the client: `n,a=authzid,n=user,r=nonce,…`."""
 
-    __slots__ = (
-        "authorization_id",
-        "bare",
-        "extensions",
-        "gs2_header",
-        "nonce",
-        "username",
-    )
+    __slots__ = ("authorization_id", "bare", "extensions", "gs2_header", "nonce", "username")
 
     def __init__(
         self,
@@ -73,12 +66,7 @@ class ClientFirst:
 class ClientFinal:
     """Last message of the client, with the proof: `c=…,r=…,p=…`."""
 
-    __slots__ = (
-        "channel_binding",
-        "nonce",
-        "proof",
-        "without_proof",
-    )
+    __slots__ = ("channel_binding", "nonce", "proof", "without_proof")
 
     def __init__(
         self, *, channel_binding: str, nonce: str, without_proof: str, proof: bytes
@@ -93,11 +81,7 @@ class ClientFinal:
 class ServerFirst:
     """First message of the server, with salt and iterations: `r=…,s=…,i=…`."""
 
-    __slots__ = (
-        "iterations",
-        "nonce",
-        "salt",
-    )
+    __slots__ = ("iterations", "nonce", "salt")
 
     def __init__(self, *, nonce: str, salt: bytes, iterations: int) -> None:
         self.nonce: Final = nonce

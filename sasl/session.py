@@ -58,12 +58,7 @@ ALREADY_AUTHENTICATED = "SaslAuthenticate request received after successful auth
 class Outcome:
     """Result of a message: the connection's next action. `Session.state` is the new state."""
 
-    __slots__ = (
-        "awaits",
-        "confirms",
-        "relay_to",
-        "reply",
-    )
+    __slots__ = ("awaits", "confirms", "relay_to", "reply")
 
     def __init__(
         self,
@@ -300,12 +295,7 @@ class Session:
         )
         return _token_reply(version, success.data, lifetime_ms)
 
-    def _refuse(
-        self,
-        state: Authenticating,
-        version: int | None,
-        failure: Failure,
-    ) -> Outcome:
+    def _refuse(self, state: Authenticating, version: int | None, failure: Failure) -> Outcome:
         self._fail(failure.reason, failure.claimed, detail=failure.detail)
         message = failure.message
         if version is None:  # raw tokens have no response for an error

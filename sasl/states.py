@@ -177,13 +177,7 @@ class Authenticated:
 class Authenticating:
     """State between a SaslHandshake and the last token."""
 
-    __slots__ = (
-        "exchange",
-        "handshake_version",
-        "mechanism",
-        "previous",
-        "started_at",
-    )
+    __slots__ = ("exchange", "handshake_version", "mechanism", "previous", "started_at")
 
     def __init__(
         self,

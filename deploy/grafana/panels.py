@@ -96,10 +96,7 @@ ANNOTATIONS = (
         "blue",
     ),
     Annotation(
-        "Starts",
-        "{{instance}} started",
-        "changes(P_start_time_seconds{@}[2m]) > 0",
-        "purple",
+        "Starts", "{{instance}} started", "changes(P_start_time_seconds{@}[2m]) > 0", "purple"
     ),
     Annotation(
         "Brokers return",
@@ -291,12 +288,7 @@ OPERATION = (
         "short",
         [("", "count(min by (instance) (P_ready{@} or P_worker_up{@}) == 1) or vector(0)")],
     ),
-    Stat(
-        "Connections",
-        "Open now.",
-        "short",
-        [("", "sum(P_connections{%})")],
-    ),
+    Stat("Connections", "Open now.", "short", [("", "sum(P_connections{%})")]),
     Stat(
         "Age of the signing keys",
         "Age of the oldest key set: stale after two hours; after a day OAUTHBEARER logins fail.",

@@ -124,11 +124,7 @@ def schema() -> dict[str, Any]:
             brokerPorts={"type": "array", "items": {"type": "integer"}, "minItems": 1},
         ),
         networkPolicy=section(
-            enabled=FLAG,
-            monitoringNamespace=SOME_TEXT,
-            clients=RULES,
-            ingress=RULES,
-            egress=RULES,
+            enabled=FLAG, monitoringNamespace=SOME_TEXT, clients=RULES, ingress=RULES, egress=RULES
         ),
         podDisruptionBudget=section(enabled=FLAG, maxUnavailable={"type": ["integer", "string"]}),
         podMonitor=section(enabled=FLAG, labels=ANYTHING, interval=DURATION),

@@ -4,13 +4,7 @@ from collections.abc import Callable, Mapping
 
 from docs.generate import meanings, members, table
 from metrics import events
-from metrics.events import (
-    ApiVersion,
-    AuthInterval,
-    EventField,
-    LatencyBucket,
-    event_fields,
-)
+from metrics.events import ApiVersion, AuthInterval, EventField, LatencyBucket, event_fields
 from metrics.history import BURST_BYTES, BYTES_PER_SECOND
 from metrics.metric import Metric, MetricType
 from metrics.period import LATENCY_GAMMA

@@ -186,8 +186,7 @@ def filter_result(result: messages.DeleteAclsResponse.DeleteAclsFilterResult) ->
         error=kafka_error(result.error_code, result.error_message),
         matches=tuple(
             DeletedAcl(
-                acl=_acl(match, match),
-                error=kafka_error(match.error_code, match.error_message),
+                acl=_acl(match, match), error=kafka_error(match.error_code, match.error_message)
             )
             for match in result.matching_acls
         ),

@@ -232,9 +232,7 @@ class AdminClient:
                 link = await self._ready()
                 version = link.version(ALTER_CLIENT_QUOTAS, ALTER_VERSIONS)
                 response = await link.connection.request(
-                    alter_request(some, changes),
-                    version,
-                    messages.AlterClientQuotasResponse,
+                    alter_request(some, changes), version, messages.AlterClientQuotasResponse
                 )
             results |= altered(some, response)
         return AlterClientQuotasResult(results)

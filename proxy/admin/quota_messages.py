@@ -126,9 +126,7 @@ def batch_request(
     )
 
 
-def _components(
-    wanted: ClientQuotaFilter,
-) -> tuple[DescribeClientQuotasRequest.ComponentData, ...]:
+def _components(wanted: ClientQuotaFilter) -> tuple[DescribeClientQuotasRequest.ComponentData, ...]:
     named = (
         (EntityType.USER, wanted.user),
         (EntityType.CLIENT_ID, wanted.client_id),
@@ -221,7 +219,7 @@ def alter_request(
                 ),
             )
             for entity in entities
-        ),
+        )
     )
 
 

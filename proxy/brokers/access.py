@@ -20,13 +20,7 @@ from proxy.config.security import MSK_IAM, UpstreamSasl
 from proxy.config.values import Secret
 from proxy.net.dialler import Dialler
 from sasl.credentials import ScramMechanism
-from sasl.login import (
-    ClientExchange,
-    OAuthBearerClient,
-    PlainClient,
-    SaltedPasswords,
-    ScramClient,
-)
+from sasl.login import ClientExchange, OAuthBearerClient, PlainClient, SaltedPasswords, ScramClient
 
 LOOK_EVERY: Final = 1.0
 """Seconds for which a password is used before it is read again: thousands of clients may connect at

@@ -126,10 +126,7 @@ class BrokerView:
         }
         announced = self.broker.announced or versions
         offered = offers(
-            announced.apis,
-            enforces_acls=enforces_acls,
-            passes=passes,
-            withholds=self.not_answered,
+            announced.apis, enforces_acls=enforces_acls, passes=passes, withholds=self.not_answered
         )
         self.api_versions = ApiVersionsAnswers(announced, offered)
 

@@ -145,10 +145,7 @@ class Discovery(ABC):
     """Rounds of queries: at an interval, and sooner when woken or after a failure."""
 
     def __init__(
-        self,
-        interval: float,
-        access: Access,
-        on_versions: Callable[[DiscoveredBroker], None],
+        self, interval: float, access: Access, on_versions: Callable[[DiscoveredBroker], None]
     ) -> None:
         self._interval = interval
         self._access = access

@@ -98,14 +98,7 @@ def _place(broker: BrokerAddress) -> tuple[str, int]:
 class Gateway:
     """Addresses under which one listener presents the brokers."""
 
-    __slots__ = (
-        "_brokers",
-        "_host",
-        "_on_moved",
-        "_ports",
-        "unopened",
-        "without_port",
-    )
+    __slots__ = ("_brokers", "_host", "_on_moved", "_ports", "unopened", "without_port")
 
     def __init__(
         self,

@@ -51,11 +51,7 @@ def _software(name: str) -> ClientSoftware:
     return ClientSoftware(name=name, version=__version__)
 
 
-async def log_in(
-    exchange: ClientExchange,
-    highest_version: int,
-    request: Ask,
-) -> LoggedIn:
+async def log_in(exchange: ClientExchange, highest_version: int, request: Ask) -> LoggedIn:
     """Log in. Raises LoginError.
 
     `highest_version` is the server's highest version of SaslAuthenticate; negative if it does not

@@ -15,22 +15,10 @@ from urllib.parse import quote_plus
 
 from proxy.config.values import Secret
 from proxy.errors import ProxyError
-from proxy.net.identity_provider import (
-    ask,
-    describe_status,
-    failure_of,
-    read_file,
-    without_secrets,
-)
+from proxy.net.identity_provider import ask, describe_status, failure_of, read_file, without_secrets
 from sasl.jwks import RefreshSchedule
 from sasl.login import LoginError
-from sasl.token_cache import (
-    MAX_ANSWER_BYTES,
-    TokenCache,
-    expiry_claim,
-    read_refusal,
-    read_token,
-)
+from sasl.token_cache import MAX_ANSWER_BYTES, TokenCache, expiry_claim, read_refusal, read_token
 from sasl.untrusted import fit_for_log, unverified_claims
 
 log = logging.getLogger(__name__)

@@ -11,15 +11,7 @@ import typer
 
 from proxy.acl.authorizer import SUPPORTED_OPERATIONS
 from proxy.acl.index import AclIndex, Decision
-from proxy.acl.model import (
-    WILDCARD,
-    Acl,
-    AclFilter,
-    Operation,
-    PatternType,
-    ResourceType,
-    exactly,
-)
+from proxy.acl.model import WILDCARD, Acl, AclFilter, Operation, PatternType, ResourceType, exactly
 from proxy.cli.acl_options import (
     AclRules,
     Listed,
@@ -56,13 +48,7 @@ from proxy.cli.common import (
     say,
     takes_groups,
 )
-from proxy.cli.listing import (
-    Output,
-    OutputOption,
-    print_document,
-    print_list,
-    require_document,
-)
+from proxy.cli.listing import Output, OutputOption, print_document, print_list, require_document
 from proxy.cli.token import Membership
 from sasl.identity import Identity
 
@@ -164,11 +150,7 @@ _LINE = "one resource and one principal at most"
 @app.command(name="list")
 @takes_groups
 def list_acls(
-    *,
-    listed: Listed,
-    file: FilterFile = None,
-    where: Where,
-    output: OutputOption = Output.TABLE,
+    *, listed: Listed, file: FilterFile = None, where: Where, output: OutputOption = Output.TABLE
 ) -> None:
     """List ACLs: those of the resources and principals named, or all. One round trip for all."""
     if file is None:

@@ -162,8 +162,7 @@ def _store(url: str, socket: Path) -> Iterator[Administration]:
     with opened_store(url, socket) as store:
         if store.mirror() is not None:
             raise ConfigError(
-                "",
-                "the store is a copy of the brokers' data: use --config, with broker:",
+                "", "the store is a copy of the brokers' data: use --config, with broker:"
             )
         yield _ThroughStore(store)
 

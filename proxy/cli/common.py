@@ -11,16 +11,7 @@ from enum import IntEnum
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Final,
-    Protocol,
-    TypeVar,
-    cast,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar, cast, get_type_hints
 
 import typer
 from typer.main import get_command

@@ -27,13 +27,7 @@ from proxy.cli.common import (
     takes_groups,
     user_name,
 )
-from proxy.cli.listing import (
-    Output,
-    OutputOption,
-    print_document,
-    print_list,
-    require_document,
-)
+from proxy.cli.listing import Output, OutputOption, print_document, print_list, require_document
 from proxy.cli.token import Membership
 from proxy.quota.callback import ClientPrincipal
 from proxy.quota.group_quotas import GROUP_ROW, GroupQuotas
@@ -146,11 +140,7 @@ def _check(name: str) -> None:
 @app.command(name="list")
 @takes_groups
 def list_quotas(
-    *,
-    named: Named,
-    file: FilterFile = None,
-    where: Where,
-    output: OutputOption = Output.TABLE,
+    *, named: Named, file: FilterFile = None, where: Where, output: OutputOption = Output.TABLE
 ) -> None:
     """List quotas of the given entities, alone or combined with others; or all. One round trip."""
     filters = named.filters()

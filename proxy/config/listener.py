@@ -141,17 +141,11 @@ class SessionSettings(Section):
     )
     """The same for OAUTHBEARER alone; null: as `connections.max.reauth.ms`."""
     scram_sha_256_connections_max_reauth_ms: Milliseconds | None = setting(
-        None,
-        source=KAFKA_BROKER,
-        reloadable=True,
-        alias="scram-sha-256.connections.max.reauth.ms",
+        None, source=KAFKA_BROKER, reloadable=True, alias="scram-sha-256.connections.max.reauth.ms"
     )
     """The same for SCRAM-SHA-256 alone; null: as `connections.max.reauth.ms`."""
     scram_sha_512_connections_max_reauth_ms: Milliseconds | None = setting(
-        None,
-        source=KAFKA_BROKER,
-        reloadable=True,
-        alias="scram-sha-512.connections.max.reauth.ms",
+        None, source=KAFKA_BROKER, reloadable=True, alias="scram-sha-512.connections.max.reauth.ms"
     )
     """The same for SCRAM-SHA-512 alone; null: as `connections.max.reauth.ms`."""
     reauth_enforcement: Enforcement = setting(Enforcement.ENFORCE, reloadable=True)

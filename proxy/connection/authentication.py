@@ -42,12 +42,7 @@ from proxy.wire.apis import (
     response_body_at,
 )
 from proxy.wire.primitives import Malformed
-from proxy.wire.request import (
-    MAX_CHARACTERS_KEPT,
-    Request,
-    parse_request,
-    response_frame,
-)
+from proxy.wire.request import MAX_CHARACTERS_KEPT, Request, parse_request, response_frame
 from sasl.identity import Identity
 from sasl.mechanism import KeysNeeded
 from sasl.messages import (

@@ -42,21 +42,8 @@ from proxy.connection.commands import Ask, CloseReason, Pending, Stage, Work
 from proxy.connection.fingerprints import CORRELATED, JUDGE_EACH, Basis, Span, all_but
 from proxy.connection.frames import Bytes
 from proxy.connection.inflight import ASKED_ID
-from proxy.connection.long_work import (
-    Found,
-    SteppedAuthority,
-    found,
-    found_in_steps,
-    takes_long,
-)
-from proxy.connection.usage import (
-    READ_TOPIC,
-    WRITE_TOPIC,
-    Tally,
-    Topics,
-    Uses,
-    uses_of_session,
-)
+from proxy.connection.long_work import Found, SteppedAuthority, found, found_in_steps, takes_long
+from proxy.connection.usage import READ_TOPIC, WRITE_TOPIC, Tally, Topics, Uses, uses_of_session
 from proxy.errors import BrokerFault
 from proxy.scheduling.steps import in_steps
 from proxy.wire.apis import FETCH, PRODUCE
@@ -95,15 +82,7 @@ May = Callable[[bool, str], bool]
 class Allowed:
     """Topics that one connection may use under one version of the ACLs."""
 
-    __slots__ = (
-        "_auditing",
-        "_last_written",
-        "_may",
-        "_names",
-        "_sessions",
-        "_topics",
-        "_uses",
-    )
+    __slots__ = ("_auditing", "_last_written", "_may", "_names", "_sessions", "_topics", "_uses")
 
     def __init__(
         self,

@@ -54,14 +54,7 @@ from proxy.connection.commands import (
 from proxy.connection.frames import Bytes, route_key
 from proxy.connection.inflight import ASKED_ID, InFlight, Question
 from proxy.connection.interfaces import ConnectionRules, Observer, UpstreamBroker
-from proxy.connection.life import (
-    BACK_PRESSURE,
-    HELD_OPEN,
-    Input,
-    Life,
-    PauseReason,
-    next_life,
-)
+from proxy.connection.life import BACK_PRESSURE, HELD_OPEN, Input, Life, PauseReason, next_life
 from proxy.connection.logins import RelayedLogin, UpstreamLogin
 from proxy.connection.long_work import IN_MEMORY, LongWork, changed_in_steps
 from proxy.connection.pipe import RequestPipe

@@ -19,14 +19,7 @@ from math import inf
 from sys import maxsize
 from typing import Any, Final, final
 
-from proxy.acl.decision import (
-    ClientAuthority,
-    Guard,
-    Inquiry,
-    Judgement,
-    TopicsUnknown,
-    Used,
-)
+from proxy.acl.decision import ClientAuthority, Guard, Inquiry, Judgement, TopicsUnknown, Used
 from proxy.acl.model import Operation, ResourceType
 from proxy.connection.commands import CloseReason
 from proxy.connection.life import PauseReason

@@ -19,15 +19,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
-from proxy.acl.decision import (
-    FORWARD,
-    Answer,
-    BodyTransform,
-    Change,
-    Close,
-    Forward,
-    Judgement,
-)
+from proxy.acl.decision import FORWARD, Answer, BodyTransform, Change, Close, Forward, Judgement
 from proxy.connection.authorization import MAX_LOOKED_UP
 from proxy.connection.commands import Ask, CloseReason, Pending, Stage, Work
 from proxy.connection.frames import route_key
@@ -43,9 +35,7 @@ from proxy.wire.apis import METADATA, response_body_at
 from proxy.wire.codec import encode
 from proxy.wire.messages import MetadataRequest
 from proxy.wire.metadata import MetadataTopics, error_code
-from proxy.wire.primitives import (
-    Malformed,
-)
+from proxy.wire.primitives import Malformed
 from proxy.wire.request import CLIENT_ID, Request, request_frame
 from proxy.wire.schema import NO_ID
 

@@ -19,12 +19,7 @@ from proxy.connection.fingerprints import (
     Fingerprints,
     pass_over,
 )
-from proxy.connection.frames import (
-    SIZE,
-    Bytes,
-    Route,
-    cut,
-)
+from proxy.connection.frames import SIZE, Bytes, Route, cut
 from proxy.connection.inflight import InFlight, LatencySampler
 from proxy.quota.throttle import Throttle
 from proxy.wire.apis import PRODUCE

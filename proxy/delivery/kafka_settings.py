@@ -81,7 +81,7 @@ def of_properties(file: Path, servers: str | None) -> Settings:
 def _tls(settings: UpstreamTls, material: Material) -> dict[str, Any]:
     made: dict[str, Any] = {
         "ssl.endpoint.identification.algorithm": settings.ssl_endpoint_identification_algorithm
-        or "none",
+        or "none"
     }
     if settings.ssl_cipher_suites:
         made["ssl.cipher.suites"] = ":".join(map(openssl_name, settings.ssl_cipher_suites))

@@ -15,13 +15,7 @@ from proxy.acl.model import Acl, PatternType, ResourceType
 from proxy.acl.validation import Refusal
 from proxy.scheduling.steps import pause, pausing
 from proxy.wire.apis import ACLS_BATCHED, APIS, DESCRIBE_ACLS
-from proxy.wire.primitives import (
-    INT16,
-    INT32,
-    write_array_length,
-    write_null_string,
-    write_string,
-)
+from proxy.wire.primitives import INT16, INT32, write_array_length, write_null_string, write_string
 
 FIRST_WITH_PATTERN_TYPE: Final = 1
 """First version with pattern types (KIP-290); in older messages every pattern is literal."""

@@ -248,12 +248,7 @@ _TOO_MANY_DELETED: Final = invalid(
 
 
 def answer(
-    api_key: int,
-    api_version: int,
-    body: bytes,
-    acls: Acls | None,
-    *,
-    authorized: bool,
+    api_key: int, api_version: int, body: bytes, acls: Acls | None, *, authorized: bool
 ) -> bytes | Callable[[], bytes]:
     """Return the response body for a request to one of the three APIs, or a function that returns
     it but may take long. The function does not use the store, raises no errors, and may run on

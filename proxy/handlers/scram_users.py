@@ -100,8 +100,7 @@ def describe(
         known[user] = (*known.get(user, ()), described)
     names = counts or known
     return messages.DescribeUserScramCredentialsResponse(
-        error_message="",
-        results=tuple(_describe_one(name, counts[name], known) for name in names),
+        error_message="", results=tuple(_describe_one(name, counts[name], known) for name in names)
     )
 
 
@@ -241,5 +240,5 @@ def _altered(
                 error_message=refusal.message if refusal else None,
             )
             for user, refusal in results
-        ),
+        )
     )

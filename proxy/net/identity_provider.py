@@ -66,11 +66,7 @@ async def ask(
 
 
 def _request(
-    protocol: h11.Connection,
-    method: str,
-    parts: SplitResult,
-    headers: dict[str, str],
-    body: bytes,
+    protocol: h11.Connection, method: str, parts: SplitResult, headers: dict[str, str], body: bytes
 ) -> bytes:
     host = parts.netloc.rpartition("@")[2]
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

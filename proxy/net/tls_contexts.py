@@ -36,10 +36,7 @@ TICKETS: Final = 1
 send one, and a client that keeps its connection uses no more. OpenSSL's default is two, each made
 from another copy of the session."""
 
-_VERSIONS: Final = {
-    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
-    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
-}
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY: Final = {
     ClientAuth.NONE: ssl.CERT_NONE,
     ClientAuth.REQUESTED: ssl.CERT_OPTIONAL,

@@ -16,13 +16,7 @@ from proxy.net.handshake_errors import (
 )
 from proxy.net.read_buffer import BufferedSide, ReadBuffer
 from proxy.net.sockets import peer_address
-from proxy.net.tls_input import (
-    FIRST_PIECE,
-    MAX_HANDSHAKE,
-    PIECE,
-    HandshakeMessages,
-    server_name,
-)
+from proxy.net.tls_input import FIRST_PIECE, MAX_HANDSHAKE, PIECE, HandshakeMessages, server_name
 from proxy.net.tls_transport import TOO_LONG, TlsTransport, Wait, handshake_fault
 from proxy.quota.model import address_group
 

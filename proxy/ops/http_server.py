@@ -251,9 +251,7 @@ def _encoded(
     ]
     events = [
         h11.Response(
-            status_code=response.status,
-            headers=headers,
-            reason=HTTPStatus(response.status).phrase,
+            status_code=response.status, headers=headers, reason=HTTPStatus(response.status).phrase
         ),
         *([] if is_head else [h11.Data(data=response.body)]),
         h11.EndOfMessage(),

@@ -98,8 +98,7 @@ class Sessions:
                 if selector == EVERY_SESSION:
                     raise ProxyError(f"name the sessions to {kind}")
                 return self.end(
-                    selector,
-                    finishing(CloseReason.KILLED) if kind == "kill" else Connection.drain,
+                    selector, finishing(CloseReason.KILLED) if kind == "kill" else Connection.drain
                 )
         raise ProxyError(f"unknown request: {kind}")
 

@@ -687,8 +687,6 @@ def _claim_broker_ports(
     if in_use:
         shown = ", ".join(map(str, in_use[:10])) + (", …" if len(in_use) > 10 else "")
         log.warning(
-            "%s: another program uses ports, %s; their brokers are not shown to clients",
-            key,
-            shown,
+            "%s: another program uses ports, %s; their brokers are not shown to clients", key, shown
         )
     return ports

@@ -23,21 +23,9 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from proxy.quota.callback import (
-    ClientPrincipal,
-    ClientQuotaType,
-    DefaultQuotaCallback,
-    user_name,
-)
+from proxy.quota.callback import ClientPrincipal, ClientQuotaType, DefaultQuotaCallback, user_name
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey, Quotas
-from proxy.quota.precedence import (
-    USER_TAG,
-    Considered,
-    Explanation,
-    StaticDefaults,
-    Tags,
-    explain,
-)
+from proxy.quota.precedence import USER_TAG, Considered, Explanation, StaticDefaults, Tags, explain
 from sasl.identity import GROUP_TYPE
 
 GROUP_TAG: Final = "group"

@@ -56,11 +56,7 @@ class BadEntity(ProxyError):
     """The entity or name cannot have a quota. The text is a message for the client."""
 
 
-_PARENTS: Final = {
-    EntityType.USER: "users",
-    EntityType.CLIENT_ID: "clients",
-    EntityType.IP: "ips",
-}
+_PARENTS: Final = {EntityType.USER: "users", EntityType.CLIENT_ID: "clients", EntityType.IP: "ips"}
 _DEFAULT_NODE: Final = "<default>"
 
 

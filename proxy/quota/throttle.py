@@ -87,11 +87,7 @@ class Throttle:
     )
 
     def __init__(
-        self,
-        meters: ClientMeters,
-        mode: Mode,
-        report: Report,
-        mutations: Bucket | None = None,
+        self, meters: ClientMeters, mode: Mode, report: Report, mutations: Bucket | None = None
     ) -> None:
         self.enforced: Final = mode is Mode.ENFORCE
         """True if exceeded quotas hold the client; False in audit mode."""
@@ -269,11 +265,7 @@ class Throttle:
         return self._exceeded(quota_type, self.mutations, throttle_time_ms, now)
 
     def _exceeded(
-        self,
-        quota_type: ClientQuotaType,
-        meter: Meter | Bucket,
-        throttle_time_ms: int,
-        now: float,
+        self, quota_type: ClientQuotaType, meter: Meter | Bucket, throttle_time_ms: int, now: float
     ) -> int:
         until = now + throttle_time_ms / 1_000
         if not self.enforced:

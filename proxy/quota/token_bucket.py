@@ -51,13 +51,7 @@ class Bucket(SharedQuota):
     __slots__ = ("__weakref__", "count", "entry", "kind", "limit", "tags")
 
     def __init__(
-        self,
-        table: UsageTable,
-        worker: int,
-        *,
-        kind: str,
-        tags: Tags,
-        limit: float,
+        self, table: UsageTable, worker: int, *, kind: str, tags: Tags, limit: float
     ) -> None:
         """Record mutations for `worker`, numbered from 0."""
         super().__init__(table, worker, kind=kind, tags=tags)

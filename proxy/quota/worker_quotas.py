@@ -163,11 +163,7 @@ class WorkerQuotas:
         return bucket
 
     def _applied(
-        self,
-        quota_type: ClientQuotaType,
-        principal: str,
-        client_id: str,
-        groups: tuple[str, ...],
+        self, quota_type: ClientQuotaType, principal: str, client_id: str, groups: tuple[str, ...]
     ) -> tuple[Tags, float, str] | None:
         """Return tags, limit and entry of the quota that applies to a client; None if no quota
         applies."""

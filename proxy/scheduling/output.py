@@ -176,10 +176,7 @@ def replace_standard_streams(heartbeat: Heartbeat) -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(  # type: ignore[type-var] # `Output` has every method that is used
-            Output(fd, heartbeat),
-            encoding="utf-8",
-            errors="backslashreplace",
-            line_buffering=True,
+            Output(fd, heartbeat), encoding="utf-8", errors="backslashreplace", line_buffering=True
         )
         for fd in (1, 2)
     )

@@ -28,14 +28,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from proxy.errors import ProxyError
-from proxy.scheduling.steps import (
-    MASK,
-    TooManyValuesError,
-    at_most,
-    free_in_steps,
-    pause,
-    pausing,
-)
+from proxy.scheduling.steps import MASK, TooManyValuesError, at_most, free_in_steps, pause, pausing
 from proxy.wire.primitives import (
     INT16,
     INT32,

@@ -63,8 +63,7 @@ class AclService:
         self._super_users = frozenset(settings.super_users)
         self._brokers_make_topics = settings.auto_create_topics_enable
         self._acls = CachedAcls(
-            store,
-            allow_everyone_if_no_acl_found=settings.allow_everyone_if_no_acl_found,
+            store, allow_everyone_if_no_acl_found=settings.allow_everyone_if_no_acl_found
         )
         self._authorizer = Authorizer(self._acls.index, mode=settings.mode, report=self._report)
         self._denials = Denials()

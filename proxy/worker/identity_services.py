@@ -13,13 +13,7 @@ from proxy.acl.memberships import MAX_BYTES, BadMemberships, Memberships
 from proxy.acl.principals import PrincipalMapping
 from proxy.brokers.token_source import Fetched, FileTokens
 from proxy.errors import ConfigError
-from proxy.net.identity_provider import (
-    Refused,
-    ask,
-    describe_status,
-    read_file,
-    without_secrets,
-)
+from proxy.net.identity_provider import Refused, ask, describe_status, read_file, without_secrets
 from proxy.scheduling.file_signature import Signature, signature_of
 from sasl.json_web_token import TrustedIssuer, TrustedIssuers
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache, KeyCacheSettings
@@ -194,11 +188,7 @@ def trusted_issuers(settings: config.Listener, keys: Mapping[str, KeyService]) -
     and waits for a restart."""
     by_name = settings.issuers_by_name()
     return TrustedIssuers(
-        TrustedIssuer(
-            name=name,
-            keys=keys[name].cache,
-            settings=_token_settings(settings, issuer),
-        )
+        TrustedIssuer(name=name, keys=keys[name].cache, settings=_token_settings(settings, issuer))
         for name, issuer in by_name.items()
         if name in keys
     )

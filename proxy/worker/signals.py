@@ -32,13 +32,7 @@ from proxy.config.model import Signals
 from proxy.config.values import source_of
 from proxy.connection.blocks import PROVEN, BadBlocks, Block, Blocks
 from proxy.errors import ProxyError
-from proxy.net.identity_provider import (
-    Refused,
-    ask,
-    describe_status,
-    failure_of,
-    without_secrets,
-)
+from proxy.net.identity_provider import Refused, ask, describe_status, failure_of, without_secrets
 from proxy.ops.status.session_facts import Condition
 from proxy.ops.status.text import duration
 from proxy.scheduling.log_rate_limit import LogRateLimit

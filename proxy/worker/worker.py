@@ -632,11 +632,7 @@ CHECK_EVERY: Final = 1.0
 """Seconds between two attempts to read the inputs of the start."""
 
 
-def run(
-    settings: config.Config,
-    inputs: "WorkerInputs",
-    lifeline: int,
-) -> int:
+def run(settings: config.Config, inputs: "WorkerInputs", lifeline: int) -> int:
     """Run a worker process until it is stopped; return its exit status.
 
     `settings` are those that the proxy was started with. `lifeline` ends with the parent.
@@ -668,11 +664,7 @@ def _made(settings: config.Config, inputs: "WorkerInputs", lifeline: int) -> Wor
         except (StoreError, ConfigError) as error:
             if str(error) != logged:
                 logged = str(error)
-                log.error(
-                    "worker %d waits to start: %s",
-                    inputs.number,
-                    logged,
-                )
+                log.error("worker %d waits to start: %s", inputs.number, logged)
             inputs.heartbeat.begin()  # a worker that waits does not hang
         if select.select([lifeline], [], [], CHECK_EVERY)[0]:
             return None

@@ -64,10 +64,7 @@ _FIRST_WITH_CREATION_FLAG: Final = 4
 _FIRST_BY_ID: Final = 12
 """First version in which topics may be named by their ids."""
 
-_MISSING: Final = (
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.INVALID_TOPIC_EXCEPTION,
-)
+_MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
 """Errors that a broker returns for a missing or invalid topic if it must not create topics."""
 
 _Topic = MetadataResponse.MetadataResponseTopic
@@ -119,8 +116,7 @@ def metadata(inquiry: Inquiry) -> Judgement:
         # An empty list would request all topics in version 0
         return _in_a_later_version(inquiry.api_version, changed, cut)
     return Change(
-        request=encode(changed, inquiry.api_version) if refused or forbid else None,
-        response=cut,
+        request=encode(changed, inquiry.api_version) if refused or forbid else None, response=cut
     )
 
 
@@ -182,9 +178,7 @@ def _refused_entries(api_version: int, refused: dict[_RequestedTopic, ErrorCode]
 
 
 def _cut(
-    inquiry: Inquiry,
-    refused: Iterable[bytes] = (),
-    not_creatable: frozenset[str] = frozenset(),
+    inquiry: Inquiry, refused: Iterable[bytes] = (), not_creatable: frozenset[str] = frozenset()
 ) -> BodyTransform:
     """Return a transformation that removes the topics that may not be described from a response,
     and adds the entries of refused topics.

@@ -8,14 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from proxy.acl.decision import (
-    FORWARD,
-    Change,
-    Inquiry,
-    Judgement,
-    TopicsUnknown,
-    names_of,
-)
+from proxy.acl.decision import FORWARD, Change, Inquiry, Judgement, TopicsUnknown, names_of
 from proxy.acl.guards.common import (
     GROUP_DENIED,
     MESSAGES,

@@ -152,12 +152,7 @@ def fetch(inquiry: Inquiry) -> Judgement:
 
     return Change(
         request=fetch_requests.keep(
-            version,
-            inquiry.body,
-            request,
-            kept,
-            epoch=FINAL_EPOCH,
-            max_bytes=MAX_BYTES_IN_PART,
+            version, inquiry.body, request, kept, epoch=FINAL_EPOCH, max_bytes=MAX_BYTES_IN_PART
         ),
         response=on_response(inquiry, FetchResponse, merge),
     )

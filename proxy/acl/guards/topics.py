@@ -5,14 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace as with_changes
 from typing import Any, Final, TypeVar
 
-from proxy.acl.decision import (
-    FORWARD,
-    BodyTransform,
-    Change,
-    Inquiry,
-    Judgement,
-    names_of,
-)
+from proxy.acl.decision import FORWARD, BodyTransform, Change, Inquiry, Judgement, names_of
 from proxy.acl.guards.common import (
     MESSAGES,
     TOPIC_DENIED,

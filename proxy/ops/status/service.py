@@ -66,11 +66,7 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_KEYS: Final = {
-    "principal": "principal",
-    "client-id": "client_id",
-    "connection": "connection_id",
-}
+_KEYS: Final = {"principal": "principal", "client-id": "client_id", "connection": "connection_id"}
 """Part of a selector that each query parameter sets."""
 
 

@@ -8,14 +8,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from proxy.acl.model import (
-    Acl,
-    AclFilter,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-)
+from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.store.interface import AclChanges, AclSnapshot
 from proxy.store.sqlite.database import Database, version_step
 

@@ -34,8 +34,7 @@ def _credentials_and_secrets(connection: sqlite3.Connection) -> None:
         "CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID"
     )
     connection.execute(
-        "INSERT INTO secrets VALUES (?, ?)",
-        (SCRAM_FAKE_SECRET, secrets.token_bytes(_SECRET_BYTES)),
+        "INSERT INTO secrets VALUES (?, ?)", (SCRAM_FAKE_SECRET, secrets.token_bytes(_SECRET_BYTES))
     )
 
 

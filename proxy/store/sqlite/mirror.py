@@ -74,11 +74,7 @@ class SqliteMirror(Store):
         return found
 
     def take_over(
-        self,
-        *,
-        asked_at: float,
-        new_acls: Collection[Acl] | None,
-        new_quotas: Quotas | None,
+        self, *, asked_at: float, new_acls: Collection[Acl] | None, new_quotas: Quotas | None
     ) -> Versions | None:
         """Replace the content with the answer to a query at `asked_at`, in monotonic seconds.
 
