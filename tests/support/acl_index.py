@@ -68,22 +68,6 @@ IMPLIED = {
 }
 
 
-def decide(
-    acls: Sequence[Acl],
-    principal: str,
-    host: str,
-    operation: Operation,
-    resource_type: ResourceType,
-    name: str,
-    *,
-    open_by_default: bool = False,
-) -> bool:
-    said = permission(acls, principal, host, operation, resource_type, name)
-    if said is None:
-        return open_by_default and not _named(acls, resource_type, name)
-    return said is Permission.ALLOW
-
-
 def permission(
     acls: Sequence[Acl],
     principal: str,
@@ -103,7 +87,7 @@ def permission(
     return None
 
 
-def decide_together(
+def decide(
     acls: Sequence[Acl],
     principals: Sequence[str],
     host: str,
@@ -135,9 +119,8 @@ def decide_any(
     *,
     open_by_default: bool = False,
 ) -> bool:
-    if decide(
-        acls, principal, host, operation, resource_type, "hardcode", open_by_default=open_by_default
-    ):
+    question = (host, operation, resource_type, "hardcode")
+    if decide(acls, [principal], *question, open_by_default=open_by_default):
         return True
     mine = [
         one

@@ -55,7 +55,7 @@ from tests.support.acl_index import (
 )
 def test_a_decision(acls: list[Acl], allowed: bool) -> None:
     assert may(index(*acls)) is allowed
-    assert acl_index.decide(acls, ALICE, ADDRESS, READ, TOPIC, "orders") is allowed
+    assert acl_index.decide(acls, [ALICE], ADDRESS, READ, TOPIC, "orders") is allowed
 
 
 @pytest.mark.parametrize("asked", [one for one in Operation if one > Operation.ALL])

@@ -1,4 +1,7 @@
-"""The index as a whole: against a naive scan, under changes, and among many ACLs."""
+"""The index as a whole: its listings, under changes, and among many ACLs.
+
+Its decisions are compared with a naive scan in `test_groups.py`.
+"""
 
 from operator import attrgetter
 
@@ -9,7 +12,6 @@ from hypothesis import strategies as st
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.scheduling.steps import in_steps
-from tests.support import acl_index
 from tests.support.acl_index import (
     ADDRESS,
     ALICE,
@@ -65,33 +67,6 @@ FILTERS = st.builds(
     operation=st.just(Operation.ANY) | OPERATIONS,
     permission=st.sampled_from(Permission),
 )
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    acls=ACLS,
-    principal=PRINCIPALS,
-    host=st.sampled_from(["10.0.0.1", "10.9.9.9", "::1", "192.0.2.1"]),
-    operation=OPERATIONS.filter(lambda one: one is not ALL),
-    name=NAMES,
-    everyone=st.booleans(),
-)
-def test_decisions_are_those_of_a_naive_scan(
-    acls: list[Acl], principal: str, host: str, operation: Operation, name: str, everyone: bool
-) -> None:
-    made = index(*acls, everyone=everyone)
-    question = (host, operation, TOPIC)
-    decision = made.decide((principal,), *question, name)
-    assert decision.allowed is acl_index.decide(
-        acls, principal, *question, name, open_by_default=everyone
-    )
-    assert decision.rule is None or acl_index.concerns(decision.rule, principal, host)
-    assert made.decide_any((principal,), *question).allowed is acl_index.decide_any(
-        acls, principal, *question, open_by_default=everyone
-    )
-    for length in range(len(name) + 1):
-        if made.decide_every((principal,), *question, name[:length]).allowed:
-            assert decision.allowed
 
 
 @settings(max_examples=300, deadline=None)

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -12,7 +12,7 @@ from proxy.brokers.access import Access
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.client_identity import ClientRefused
 from proxy.brokers.discovery import DiscoveredBroker
-from proxy.connection.interfaces import ConnectionRules, NoAuthorizer
+from proxy.connection.interfaces import ConnectionRules
 from proxy.ops.sessions import facts_of
 from proxy.store import open_store
 from proxy.wire.apis import ACL_APIS, CREDENTIAL_APIS, QUOTA_APIS
@@ -28,9 +28,9 @@ from tests.support.metrics import read
 from tests.support.observer import observer_of
 from tests.support.playbook import VERSIONS
 from tests.support.processes import PATIENCE_SECONDS, until
-from tests.support.relay import Services, room_for
+from tests.support.relay import Services, listener_of
 from tests.support.relayed_logins import Login, relaying
-from tests.support.sasl import FAKE_SECRET, NOW, SHA_256, alice
+from tests.support.sasl import NOW, SHA_256
 from tests.support.settings import SCRAM, configured
 
 
@@ -49,14 +49,7 @@ class ProxyIdentity:
 
 def opened(directory: Path, way: str, given: dict[str, Any]) -> Listener:
     access = Access(timeout_s=1.0, identity=ProxyIdentity(), username="proxy")
-    return Listener(
-        listener_with(directory, way, given),
-        services=cast(Any, Services(access=access)),
-        credentials=alice(),
-        fake_secret=FAKE_SECRET,
-        rights=NoAuthorizer(),
-        open_connections=room_for(100),
-    )
+    return listener_of(listener_with(directory, way, given), Services(access=access))
 
 
 def mapped(directory: Path) -> Listener:

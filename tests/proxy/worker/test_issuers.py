@@ -3,19 +3,18 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy.connection.connection import Connection
-from proxy.connection.interfaces import NoAuthorizer
 from proxy.worker.listener import Listener
 from tests.support.frames import authenticate, handshake
 from tests.support.playbook import OAUTHBEARER, Playbook, everything
-from tests.support.relay import Services, room_for
-from tests.support.sasl import FAKE_SECRET, NOW, alice, claims, document, ec_key, rsa_key, token
+from tests.support.relay import Services, listener_of
+from tests.support.sasl import NOW, claims, document, ec_key, rsa_key, token
 from tests.support.settings import configured
 
 OURS, PARTNERS = "https://issuer.test", "https://partner.test"
@@ -53,14 +52,7 @@ def directory(tmp_path: Path) -> Path:
 
 def made(directory: Path) -> Listener:
     """To be called while an event loop runs."""
-    return Listener(
-        settings(directory),
-        services=cast(Any, Services()),
-        credentials=alice(),
-        fake_secret=FAKE_SECRET,
-        rights=NoAuthorizer(),
-        open_connections=room_for(100),
-    )
+    return listener_of(settings(directory), Services())
 
 
 def opened(directory: Path, *loaded: str) -> Listener:

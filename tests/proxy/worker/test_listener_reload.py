@@ -9,14 +9,13 @@ import pytest
 
 from proxy.config.listener import Listener as Settings
 from proxy.connection.connection import Connection
-from proxy.connection.interfaces import NoAuthorizer
 from proxy.net.relay import ClientSide
 from proxy.worker.listener import Listener
 from sasl.states import Enforcement
 from tests.support.frames import authenticate, bearer, fetch, handshake
 from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, everything, log_in, log_in_by_scram
-from tests.support.relay import Services, room_for
-from tests.support.sasl import FAKE_SECRET, NOW, alice, document, ed_key
+from tests.support.relay import Services, listener_of
+from tests.support.sasl import NOW, document, ed_key
 from tests.support.settings import configured
 
 BEFORE: dict[str, Any] = {
@@ -36,14 +35,7 @@ def settings(directory: Path, **changes: object) -> Settings:
 
 
 def opened(directory: Path, **changes: object) -> Listener:
-    return Listener(
-        settings(directory, **changes),
-        services=cast(Any, Services()),
-        credentials=alice(),
-        fake_secret=FAKE_SECRET,
-        rights=NoAuthorizer(),
-        open_connections=room_for(100),
-    )
+    return listener_of(settings(directory, **changes), Services())
 
 
 @pytest.fixture

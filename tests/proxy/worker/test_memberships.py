@@ -6,12 +6,10 @@ import json
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from proxy.connection.connection import Connection
-from proxy.connection.interfaces import NoAuthorizer
 from proxy.errors import ConfigError
 from proxy.worker import listener as listeners
 from proxy.worker.identity_services import FileService, read_memberships
@@ -19,8 +17,14 @@ from proxy.worker.listener import Listener
 from sasl.identity import Identity
 from tests.support.frames import api_versions
 from tests.support.playbook import SCRAM, Playbook, everything, log_in_by_scram
-from tests.support.relay import PLAINTEXT, Services, listen, read_frame, room_for, settings_of
-from tests.support.sasl import FAKE_SECRET, alice
+from tests.support.relay import (
+    PLAINTEXT,
+    Services,
+    listen,
+    listener_of,
+    read_frame,
+    settings_of,
+)
 
 
 def write(directory: Path, **groups: list[str]) -> Path:
@@ -108,14 +112,7 @@ def test_users_have_the_groups_of_their_principals(tmp_path: Path) -> None:
     }
 
     async def made() -> Listener:
-        return Listener(
-            settings_of(tmp_path, given)[0],
-            services=cast(Any, Services()),
-            credentials=alice(),
-            fake_secret=FAKE_SECRET,
-            rights=NoAuthorizer(),
-            open_connections=room_for(100),
-        )
+        return listener_of(settings_of(tmp_path, given)[0], Services())
 
     play = Playbook()
     play.connection = Connection(
