@@ -250,7 +250,7 @@ class Playbook:
             overrides=overrides,
             enforces_token_expiry=enforces_token_expiry,
         )
-        self.rules = ConnectionRules(
+        rules = ConnectionRules(
             listener="clients",
             mechanisms=self._mechanisms(keys or cache_of(ed_key())),
             terms=policy.terms_for,
@@ -266,11 +266,18 @@ class Playbook:
             latency=latency,
             memory=memory or MemoryBudget(),
         )
+        self.open(rules, offer or everything(), wanted)
+
+    def open(
+        self, rules: ConnectionRules, target: Offer | None = None, wanted: int | None = None
+    ) -> None:
+        """Open a connection in place of the last one."""
+        self.rules = rules
         self.connection = Connection(
             connection_id="c1",
             peer_host="192.0.2.1",
-            rules=self.rules,
-            target=offer or everything(),
+            rules=rules,
+            target=target or everything(),
             observer=self.recorder,
             to_client=self._write_to_client,
             now=self.now,

@@ -141,15 +141,7 @@ def test_a_session_ends_with_its_certificate_after_the_requests_under_way() -> N
 def test_a_connection_ends_at_its_maximum_age_or_up_to_a_tenth_before() -> None:
     play = Playbook()
     object.__setattr__(play.rules, "max_age", 100.0)
-    play.connection = Connection(
-        connection_id="c1",
-        peer_host="192.0.2.1",
-        rules=play.rules,
-        target=play.connection.target,
-        observer=play.recorder,
-        to_client=play._write_to_client,
-        now=play.now,
-    )
+    play.open(play.rules)
     admitted(play)
     began, deadline = play.now, play.connection.next_deadline()
     assert deadline is not None

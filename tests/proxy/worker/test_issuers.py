@@ -9,10 +9,9 @@ import pytest
 
 from metrics import registry
 from metrics.snapshot import Snapshot
-from proxy.connection.connection import Connection
 from proxy.worker.listener import Listener
 from tests.support.frames import authenticate, handshake
-from tests.support.playbook import OAUTHBEARER, Playbook, everything
+from tests.support.playbook import OAUTHBEARER, Playbook
 from tests.support.relay import Services, listener_of
 from tests.support.sasl import NOW, claims, document, ec_key, rsa_key, token
 from tests.support.settings import configured
@@ -73,15 +72,7 @@ class Client(Playbook):
 
     def __init__(self, listener: Listener, issuer: str, **changes: Any) -> None:
         super().__init__()
-        self.connection = Connection(
-            connection_id="c1",
-            peer_host="192.0.2.1",
-            rules=listener.rules,
-            target=everything(),
-            observer=self.recorder,
-            to_client=self._write_to_client,
-            now=self.now,
-        )
+        self.open(listener.rules)
         now = int(time.time())
         said = claims(iss=issuer, iat=now - 10, exp=now + 3_000, **changes)
         bearer = token(said, key=KEYS[issuer])

@@ -8,12 +8,11 @@ from typing import Any, cast
 import pytest
 
 from proxy.config.listener import Listener as Settings
-from proxy.connection.connection import Connection
 from proxy.net.relay import ClientSide
 from proxy.worker.listener import Listener
 from sasl.states import Enforcement
 from tests.support.frames import authenticate, bearer, fetch, handshake
-from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, everything, log_in, log_in_by_scram
+from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, log_in, log_in_by_scram
 from tests.support.relay import Services, listener_of
 from tests.support.sasl import NOW, document, ed_key
 from tests.support.settings import configured
@@ -90,16 +89,7 @@ class Opened(Playbook):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__()
-        self.rules = listener.rules
-        self.connection = Connection(
-            connection_id="c1",
-            peer_host="192.0.2.1",
-            rules=listener.rules,
-            target=everything(),
-            observer=self.recorder,
-            to_client=self._write_to_client,
-            now=self.now,
-        )
+        self.open(listener.rules)
 
 
 def good_now() -> dict[str, Any]:

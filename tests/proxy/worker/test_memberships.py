@@ -16,7 +16,7 @@ from proxy.worker.identity_services import FileService, read_memberships
 from proxy.worker.listener import Listener
 from sasl.identity import Identity
 from tests.support.frames import api_versions
-from tests.support.playbook import SCRAM, Playbook, everything, log_in_by_scram
+from tests.support.playbook import SCRAM, Playbook, log_in_by_scram
 from tests.support.relay import (
     PLAINTEXT,
     Services,
@@ -115,15 +115,7 @@ def test_users_have_the_groups_of_their_principals(tmp_path: Path) -> None:
         return listener_of(settings_of(tmp_path, given)[0], Services())
 
     play = Playbook()
-    play.connection = Connection(
-        connection_id="c1",
-        peer_host="192.0.2.1",
-        rules=asyncio.run(made()).rules,
-        target=everything(),
-        observer=play.recorder,
-        to_client=play._write_to_client,
-        now=play.now,
-    )
+    play.open(asyncio.run(made()).rules)
     log_in_by_scram(play, version=1)
     assert play.connection.authentication.identity == Identity("User:alice@x", ["Group:analysts"])
 
