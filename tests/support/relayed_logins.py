@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from proxy.acl.principals import OpaqueNames
 from proxy.wire.apis import is_flexible
@@ -76,6 +77,16 @@ def answered(
     )
     tags = b"\0" if is_flexible(SASL_AUTHENTICATE, version) else b""
     return response(correlation_id, tags + body)
+
+
+def shaken_hands(mechanism: str = SCRAM, *, version: int = 1, **how: Any) -> Playbook:
+    """A client that has chosen a mechanism, whose transcript begins then."""
+    play = relaying(**how)
+    play.client(handshake(1, mechanism, version))
+    play.broker(shaken(1))
+    play.take()
+    play.raw = version == 0
+    return play
 
 
 Send = Callable[[bytes], None]

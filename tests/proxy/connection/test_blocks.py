@@ -16,7 +16,7 @@ from tests.support.frames import authenticate, bearer, handshake, metadata, resp
 from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, log_in, log_in_by_scram
 from tests.support.playbook import logged_in as with_token
 from tests.support.relayed_logins import Login as RelayedLogin
-from tests.support.relayed_logins import answered, logged_in, relaying, shaken
+from tests.support.relayed_logins import answered, logged_in, relaying, shaken, shaken_hands
 from tests.support.sasl import FAKE_SECRET, NOW, WALL, Users, cache_of, ed_key, rsa_key
 from tests.support.sasl import document as keys_of
 
@@ -252,9 +252,7 @@ def test_a_relayed_token_is_blocked_even_if_only_the_broker_can_read_it(message:
 
 def test_a_relayed_login_that_is_confirmed_later_is_judged_then() -> None:
     """The list may have changed since its last message."""
-    play = relaying()
-    play.client(handshake(1, "GSSAPI"))
-    play.broker(shaken(1))
+    play = shaken_hands("GSSAPI")
     play.client(authenticate(2, b"\x60token"))
     play.broker(answered(2))
     block(play, address="192.0.2.1")

@@ -33,18 +33,11 @@ from tests.support.relayed_logins import (
     relaying,
     settings,
     shaken,
+    shaken_hands,
 )
 from tests.support.sasl import NOW
 
 BEFORE = {SASL_HANDSHAKE, SASL_AUTHENTICATE, API_VERSIONS}
-
-
-def shaken_hands() -> Playbook:
-    play = relaying()
-    play.client(handshake(1, SCRAM))
-    play.broker(shaken(1))
-    play.take()
-    return play
 
 
 def challenged() -> Playbook:
@@ -112,9 +105,7 @@ class TestStrangers:
         assert play.connection.closed
 
     def test_a_login_is_bounded_in_messages(self) -> None:
-        play = relaying()
-        play.client(handshake(1, "X-OWN"))
-        play.broker(shaken(1))
+        play = shaken_hands("X-OWN")
         for number in range(2, MAX_MESSAGES + 2):
             play.client(authenticate(number, b"token"))
             play.broker(answered(number, b"more"))
@@ -151,10 +142,7 @@ class TestStrangers:
         assert not play.to_broker
 
     def test_raw_tokens_that_are_sent_ahead_end_the_login(self) -> None:
-        play = relaying()
-        play.client(handshake(1, "GSSAPI", version=0))
-        play.broker(shaken(1))
-        play.raw = True
+        play = shaken_hands("GSSAPI", version=0)
         play.client(raw(b"\x60one"), raw(b"\x60two"))
         assert play.take()[-2:] == ["to broker: raw 4 bytes", "failed illegal_state"]
         play.broker(raw(b"an answer"))
@@ -298,10 +286,7 @@ class TestBrokers:
         ]
 
     def test_an_answer_to_a_raw_token_is_bounded(self) -> None:
-        play = relaying()
-        play.client(handshake(1, "PLAIN", version=0))
-        play.broker(shaken(1))
-        play.raw = True
+        play = shaken_hands("PLAIN", version=0)
         play.client(raw(b"\0alice\0secret"))
         play.take()
         play.broker(struct.pack(">i", MAX_RESPONSE_BYTES + 1))

@@ -27,7 +27,16 @@ from tests.support.frames import (
     sized,
 )
 from tests.support.playbook import HOUR_MS, SCRAM, VERSIONS, Offer, Playbook, everything
-from tests.support.relayed_logins import Login, answered, logged_in, raw, relaying, settings, shaken
+from tests.support.relayed_logins import (
+    Login,
+    answered,
+    logged_in,
+    raw,
+    relaying,
+    settings,
+    shaken,
+    shaken_hands,
+)
 from tests.support.sasl import NOW
 
 NO_APIS = b"\x01" + INT32.pack(0) + b"\0"
@@ -109,9 +118,7 @@ class TestFirstLogin:
         self, mechanism: str, message: bytes, claimed: str | None
     ) -> None:
         """The part that a message shows; never a password."""
-        play = relaying()
-        play.client(handshake(1, mechanism))
-        play.broker(shaken(1))
+        play = shaken_hands(mechanism)
         play.client(authenticate(2, message))
         play.broker(answered(2, error_code=58))
         (failed,) = play.recorder.seen
@@ -176,10 +183,7 @@ class TestSilence:
         assert self.silence(play) == 0, "now the broker is awaited"
 
     def test_a_raw_token_without_an_answer_leaves_it_to_the_client(self) -> None:
-        play = relaying()
-        play.client(handshake(1, "GSSAPI", version=0))
-        play.broker(shaken(1))
-        play.raw = True
+        play = shaken_hands("GSSAPI", version=0)
         play.now += 5
         play.client(raw(b"\x60token"))
         play.now += 2
@@ -316,9 +320,7 @@ class TestOpaque:
     def opaque(
         self, mechanism: str = "GSSAPI", rules: str | None = None, broker_ms: int = 0
     ) -> Playbook:
-        play = relaying(relays=settings(rules=rules))
-        play.client(handshake(1, mechanism))
-        play.broker(shaken(1))
+        play = shaken_hands(mechanism, relays=settings(rules=rules))
         play.client(authenticate(2, b"\x60token"))
         data = b"" if mechanism == "GSSAPI" else b"done"
         play.broker(answered(2, data, lifetime_ms=broker_ms))
@@ -377,9 +379,7 @@ class TestOpaque:
         assert play.take() == ["authenticated Opaque:X-OWN@192.0.2.1"]
 
     def test_a_lifetime_of_the_broker_needs_no_confirmation(self) -> None:
-        play = relaying()
-        play.client(handshake(1, "X-OWN"))
-        play.broker(shaken(1))
+        play = shaken_hands("X-OWN")
         play.client(authenticate(2, b"token"))
         play.broker(answered(2, b"done", lifetime_ms=5_000))
         assert play.take()[-1] == "authenticated Opaque:X-OWN@192.0.2.1"
@@ -413,9 +413,7 @@ class TestOpaque:
         ]
 
     def test_the_owner_of_a_delegation_token_is_not_its_id(self) -> None:
-        play = relaying()
-        play.client(handshake(1, SCRAM))
-        play.broker(shaken(1))
+        play = shaken_hands()
         play.client(authenticate(2, b"n,,n=token-id,r=nonce,tokenauth=true"))
         play.broker(answered(2, b"r=nonceserver,s=c2FsdA==,i=4096"))
         play.client(authenticate(3, b"c=biws,r=nonceserver,p=cHJvb2Y="))
@@ -500,11 +498,7 @@ class TestNode:
 
 class TestRawTokens:
     def test_plain_succeeds_with_an_empty_answer(self) -> None:
-        play = relaying()
-        play.client(handshake(1, "PLAIN", version=0))
-        play.broker(shaken(1))
-        play.take()
-        play.raw = True
+        play = shaken_hands("PLAIN", version=0)
         play.client(raw(b"\0alice\0secret"))
         assert play.take() == ["to broker: raw 13 bytes"]
         play.broker(raw(b""))
@@ -515,10 +509,7 @@ class TestRawTokens:
 
     def test_the_last_token_of_gssapi_has_no_answer(self) -> None:
         """Kafka sends none where the mechanism has nothing to say; the next frame is a request."""
-        play = relaying()
-        play.client(handshake(1, "GSSAPI", version=0))
-        play.broker(shaken(1))
-        play.raw = True
+        play = shaken_hands("GSSAPI", version=0)
         for token in (b"\x60AP-REQ of a ticket", b""):
             play.client(raw(token))
             play.broker(raw(b"\x60an answer"))
@@ -540,10 +531,7 @@ class TestRawTokens:
         assert play.session.session_lifetime_ms == HOUR_MS
 
     def test_a_request_in_the_middle_of_raw_gssapi_reaches_no_broker(self) -> None:
-        play = relaying()
-        play.client(handshake(1, "GSSAPI", version=0))
-        play.broker(shaken(1))
-        play.raw = True
+        play = shaken_hands("GSSAPI", version=0)
         play.client(raw(b"\x60AP-REQ of a ticket"))
         play.raw = False
         play.client(metadata(2))
@@ -552,10 +540,7 @@ class TestRawTokens:
         assert play.take() == ["failed refused_by_broker", "closed authentication_failed", "close"]
 
     def test_a_broker_refuses_by_closing(self) -> None:
-        play = relaying()
-        play.client(handshake(1, "PLAIN", version=0))
-        play.broker(shaken(1))
-        play.raw = True
+        play = shaken_hands("PLAIN", version=0)
         play.client(raw(b"\0alice\0wrong"))
         play.take()
         play.call(lambda connection, now: connection.broker_closed(now))

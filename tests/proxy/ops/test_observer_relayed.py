@@ -9,15 +9,13 @@ from tests.support.frames import authenticate, handshake, response
 from tests.support.metrics import read
 from tests.support.observer import observer_of
 from tests.support.playbook import HOUR_MS, Playbook
-from tests.support.relayed_logins import Login, answered, relaying, settings, shaken
+from tests.support.relayed_logins import Login, answered, relaying, settings, shaken, shaken_hands
 from tests.support.sasl import NOW
 
 
 def unknown_mechanism(rules: str | None = None) -> Playbook:
     """A client of a mechanism whose messages do not show who it is."""
-    play = relaying(relays=settings(rules=rules))
-    play.client(handshake(1, "X-OWN"))
-    play.broker(shaken(1))
+    play = shaken_hands("X-OWN", relays=settings(rules=rules))
     play.client(authenticate(2, b"token"))
     play.broker(answered(2, lifetime_ms=60_000))
     return play
