@@ -137,7 +137,7 @@ def test_sessions_with_iam_are_renewed_in_place(
     process = ProxyProcess(sidecar_of(sasl_kafka, IAM, jwks, login), tmp_path)
     process.prefix = ("env", *(f"{name}={value}" for name, value in environment.items()))
     killed_before = sasl_kafka.log().count(EXPIRED_CHANNEL)
-    with cloud.running(), process as proxy, WireClient(proxy.addresses()["LONG"]) as client:
+    with cloud.service, process as proxy, WireClient(proxy.addresses()["LONG"]) as client:
         actor = Actor(client, issuer)
         actor.oauth(issuer.mint("carol"))
 

@@ -3,12 +3,11 @@
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.http_service import HttpService
 
 ROLE = "arn:aws:iam::123456789012:role/Gate"
 ARN = "arn:aws:sts::123456789012:assumed-role/Gate/reauth-proxy"
@@ -29,34 +28,17 @@ class Cloud:
         self.keys = 0
         self.asked: list[str] = []
         self.sessions: list[str] = []
-        cloud = self
+        self.service = HttpService(
+            self._answer,
+            headers={"Location": "http://127.0.0.1:9/stolen", "Metadata-Flavor": "Google"},
+        )
+        self.address = self.service.address
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._answer(b"")
-
-            do_PUT = do_GET  # noqa: N815 - as its base class wants it
-
-            def do_POST(self) -> None:
-                self._answer(self.rfile.read(int(self.headers["Content-Length"])))
-
-            def _answer(self, form: bytes) -> None:
-                cloud.asked.append(self.path)
-                fields = {key: one for key, (one, *_) in parse_qs(form.decode()).items()}
-                body = cloud.answer(urlsplit(self.path).path, fields)
-                self.send_response(cloud.status)
-                self.send_header("Location", "http://127.0.0.1:9/stolen")
-                self.send_header("Metadata-Flavor", "Google")
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Do not log to stderr."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self._server.server_port}"
+    def _answer(self, request: BaseHTTPRequestHandler, form: bytes) -> tuple[int, bytes]:
+        self.asked.append(request.path)
+        fields = {key: one for key, (one, *_) in parse_qs(form.decode()).items()}
+        body = self.answer(urlsplit(request.path).path, fields)
+        return self.status, body
 
     @property
     def environment(self) -> dict[str, str]:
@@ -74,15 +56,6 @@ class Cloud:
             "IDENTITY_HEADER": "of the machine",
             "AWS_METADATA_SERVICE_TIMEOUT": "60",
         }
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        try:
-            yield
-        finally:
-            self._server.shutdown()
-            self._server.server_close()
 
     def _credentials(self, token: str, principal: str) -> dict[str, str]:
         self.keys += 1

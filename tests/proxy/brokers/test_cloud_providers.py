@@ -40,7 +40,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     one = Cloud()
     for name, value in one.environment.items():
         monkeypatch.setenv(name, value)
-    with one.running():
+    with one.service:
         yield one
 
 

@@ -2,16 +2,15 @@
 
 import base64
 import json
-import ssl
-import threading
 import urllib.parse
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from tests.support.certificates import Authority
 from tests.support.cloud import ARN
+from tests.support.http_service import HttpService
 from tests.support.kafka import properties
 from tests.support.kafka.clients import OAUTHBEARER
 from tests.support.kafka.cluster import KafkaCluster
@@ -147,7 +146,7 @@ def sidecar_of(
     return config
 
 
-class TokenEndpoint:
+class TokenEndpoint(HttpService):
     """A token endpoint with client credentials (RFC 6749 section 4.4) that records requests.
 
     It also serves the issuer's keys at `jwks_url`.
@@ -161,59 +160,23 @@ class TokenEndpoint:
         expires_in: int = 3600,
         certificate: Path | None = None,
     ) -> None:
-        """`expires_in` is announced for tokens that are valid for `token_seconds`.
-
-        `certificate`: PEM file with its key, for TLS; None for plain HTTP.
-        """
+        """`expires_in` is announced for tokens that are valid for `token_seconds`."""
+        super().__init__(self._answer, certificate=certificate)
         self._issuer = issuer
         self._token_seconds = token_seconds
         self._expires_in = expires_in
         self.given: list[str] = []
         self.refused: list[str] = []
         self.is_down = False
-        endpoint = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                length = int(self.headers["Content-Length"])
-                form = urllib.parse.parse_qs(self.rfile.read(length).decode())
-                status, answer = endpoint.answer(self.headers.get("Authorization", ""), form)
-                body = json.dumps(answer).encode()
-                self._send(status, body)
-
-            def do_GET(self) -> None:
-                self._send(200, json.dumps(issuer.jwks()).encode())
-
-            def _send(self, status: int, body: bytes) -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Do not log to stderr."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        scheme = "http"
-        if certificate is not None:
-            scheme, context = "https", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        base = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
+        base = f"http{'s' * (certificate is not None)}://{self.address}"
         self.url, self.jwks_url = f"{base}/oauth2/token", f"{base}/jwks.json"
 
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Stop serving; tests use it as an outage."""
-        self._server.shutdown()
-        self._server.server_close()
+    def _answer(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
+        if request.command == "GET":
+            return 200, json.dumps(self._issuer.jwks()).encode()
+        form = urllib.parse.parse_qs(body.decode())
+        status, answer = self.answer(request.headers.get("Authorization", ""), form)
+        return status, json.dumps(answer).encode()
 
     def answer(self, authorization: str, form: Mapping[str, list[str]]) -> tuple[int, Any]:
         """Return HTTP status and JSON."""
