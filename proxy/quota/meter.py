@@ -18,7 +18,6 @@ Like the samples, debts are stored as usage, not as time. If a limit that was to
 clients wait no longer than under the new limit.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from proxy.quota.precedence import Tags
@@ -46,23 +45,6 @@ MAX_AT_ONCE: Final = 0x7FFF_FFFF
 """Maximum of a Fetch's max_bytes, which is an INT32."""
 
 
-@dataclass(slots=True)
-class Count:
-    """Counters of one worker for all clients under one entry; they never decrease."""
-
-    used: int = 0
-    """Usage in bytes, nanoseconds or connections, without pending usage."""
-    throttles: int = 0
-    """Number of throttled requests; in audit mode, of requests that would have been throttled."""
-    throttle_time_ms: int = 0
-    """Sum of their throttle times, in ms."""
-
-    def note(self, throttle_time_ms: int) -> None:
-        """Count a throttled request."""
-        self.throttles += 1
-        self.throttle_time_ms += throttle_time_ms
-
-
 class Meter(SharedQuota):
     """Meter of one quota in one worker; connections with the same tags share the object."""
 
@@ -74,16 +56,12 @@ class Meter(SharedQuota):
         "_look_at",
         "_look_every",
         "_settled_sample",
-        "count",
-        "entry",
-        "kind",
         "left",
         "max_at_once",
         "max_throttle_ms",
         "pending",
         "priority_until",
         "returning_until",
-        "tags",
     )
 
     def __init__(
@@ -103,10 +81,6 @@ class Meter(SharedQuota):
         where clients are not held and debts would grow without bound.
         """
         super().__init__(table, worker, kind=kind, tags=tags)
-        self.count, self.entry = Count(), ""
-        """Counter for metrics, and the name of the entry that sets the limit."""
-        self.kind = kind
-        self.tags = tags
         self.max_throttle_ms = max_throttle_ms
         self._keeps_debts = keeps_debts
         self.limit = limit
@@ -219,9 +193,6 @@ class Meter(SharedQuota):
         if over_ms <= 0:
             return 0
         return max(1, min(round(over_ms), self.max_throttle_ms))
-
-    def _sample(self, now: float) -> int:
-        return milliseconds(now) // self._table.config.size_ms
 
     def _window_ms(self, sample: int, now: float) -> int:
         """Return the length of the window in ms: whole samples, and the elapsed part of the current

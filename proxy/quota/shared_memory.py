@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
+from proxy.quota.precedence import Tags
+
 NANOSECONDS_PER_PERCENT: Final = 10_000_000
 """Number of nanoseconds per second that are one percent of a thread's time."""
 MAX_THROTTLE_TIME_MS: Final = 0x7FFF_FFFF
@@ -166,21 +168,43 @@ class UsageTable:
         return None
 
 
+@dataclass(slots=True)
+class Count:
+    """Counters of one worker for all clients under one entry; they never decrease."""
+
+    used: int = 0
+    """Usage in bytes, nanoseconds or connections, without pending usage."""
+    throttles: int = 0
+    """Number of throttled requests; in audit mode, of requests that would have been throttled."""
+    throttle_time_ms: int = 0
+    """Sum of their throttle times, in ms."""
+
+    def note(self, throttle_time_ms: int) -> None:
+        """Count a throttled request."""
+        self.throttles += 1
+        self.throttle_time_ms += throttle_time_ms
+
+
 class SharedQuota:
     """One worker's access to the rows of one quota: its own row, and those of the other workers."""
 
-    __slots__ = ("_digest", "_rows", "_table", "_worker", "alone")
+    __slots__ = ("_digest", "_rows", "_table", "_worker", "alone", "count", "entry", "kind", "tags")
 
-    def __init__(
-        self, table: UsageTable, worker: int, *, kind: str, tags: Mapping[str, str]
-    ) -> None:
+    def __init__(self, table: UsageTable, worker: int, *, kind: str, tags: Tags) -> None:
         """Record usage for `worker`, numbered from 0."""
         self.alone = False
         """True if no row was free, so that the other workers do not see this worker's usage."""
+        self.count, self.entry = Count(), ""
+        """Counter for metrics, and the name of the entry that sets the limit."""
+        self.kind = kind
+        self.tags = tags
         self._table = table
         self._worker = worker
         self._digest = table.digest(kind, tags)
         self._rows: list[int | None] = [None] * table.workers
+
+    def _sample(self, now: float) -> int:
+        return milliseconds(now) // self._table.config.size_ms
 
     def _own_row(self, sample: int) -> int:
         row = self._rows[self._worker]

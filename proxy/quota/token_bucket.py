@@ -18,7 +18,6 @@ Rules:
 
 from typing import Final
 
-from proxy.quota.meter import Count
 from proxy.quota.precedence import Tags
 from proxy.quota.shared_memory import (
     DEBT,
@@ -48,24 +47,20 @@ _MICROSECONDS: Final = 1_000
 class Bucket(SharedQuota):
     """Bucket of one quota in one worker; connections with the same tags share the object."""
 
-    __slots__ = ("__weakref__", "count", "entry", "kind", "limit", "tags")
+    __slots__ = ("__weakref__", "limit")
 
     def __init__(
         self, table: UsageTable, worker: int, *, kind: str, tags: Tags, limit: float
     ) -> None:
         """Record mutations for `worker`, numbered from 0."""
         super().__init__(table, worker, kind=kind, tags=tags)
-        self.count, self.entry = Count(), ""
-        """Counter for metrics, and the name of the entry that sets the limit."""
-        self.kind = kind
-        self.tags = tags
         self.limit = limit
         """Limit in mutations per second. It may be set at any time."""
 
     def record(self, mutations: int, now: float) -> int:
         """Record mutations unconditionally, as a permissive quota; return the throttle time in
         ms."""
-        self._add(mutations, now)
+        self.correct(mutations, now)
         return self.throttle_time_ms(now)
 
     def try_record(self, mutations: int, now: float) -> int:
@@ -76,12 +71,8 @@ class Bucket(SharedQuota):
         """
         wait = self.throttle_time_ms(now)
         if not wait:
-            self._add(mutations, now)
+            self.correct(mutations, now)
         return wait
-
-    def correct(self, mutations: int, now: float) -> None:
-        """Add to the recorded mutations, or subtract from them if negative."""
-        self._add(mutations, now)
 
     def throttle_time_ms(self, now: float) -> int:
         """Return the time in ms until there is no debt."""
@@ -103,9 +94,6 @@ class Bucket(SharedQuota):
         """Return the lag in µs; if negative, the bucket has been full for that long."""
         number, lag, added = self._known(self._sample(now))
         return lag + added - self._passed_us(number, now)
-
-    def _sample(self, now: float) -> int:
-        return milliseconds(now) // self._table.config.size_ms
 
     def _passed_us(self, number: int, now: float) -> int:
         """Return the elapsed time of a sample in µs; 0 if another worker's sample is ahead of the
@@ -137,8 +125,9 @@ class Bucket(SharedQuota):
             return sample, max(0, lag + added - (sample - latest) * step), 0
         return latest, lag, added
 
-    def _add(self, mutations: int, now: float) -> None:
-        """Add to the lag in this worker's row, even if it becomes negative."""
+    def correct(self, mutations: int, now: float) -> None:
+        """Add to the recorded mutations, or subtract from them if negative: to the lag in this
+        worker's row, even if it becomes negative."""
         sample = self._sample(now)
         row, words = self._own_row(sample), self._table.words
         number, lag, added = self._known(sample)

@@ -23,10 +23,15 @@ from proxy.quota.callback import (
     user_name,
 )
 from proxy.quota.guarded_callback import Fault, GuardedCallback
-from proxy.quota.meter import Count, Meter
+from proxy.quota.meter import Meter
 from proxy.quota.model import QuotaEntity, QuotaKey, Quotas
 from proxy.quota.precedence import Index, IpLimits, StaticDefaults, Tags
-from proxy.quota.shared_memory import MAX_THROTTLE_TIME_MS, NANOSECONDS_PER_PERCENT, UsageTable
+from proxy.quota.shared_memory import (
+    MAX_THROTTLE_TIME_MS,
+    NANOSECONDS_PER_PERCENT,
+    Count,
+    UsageTable,
+)
 from proxy.quota.throttle import ClientMeters, Mode
 from proxy.quota.token_bucket import Bucket
 

@@ -19,10 +19,9 @@ from proxy.brokers.access import Access
 from proxy.brokers.service_connection import ServiceConnection, ask
 from proxy.errors import BrokerFault
 from proxy.quota.callback import Cluster, configured_callback
-from proxy.quota.meter import Count
 from proxy.quota.model import CachedQuotas, QuotaKey, QuotaStore
 from proxy.quota.precedence import Tags
-from proxy.quota.shared_memory import NANOSECONDS_PER_PERCENT, UsageTable
+from proxy.quota.shared_memory import NANOSECONDS_PER_PERCENT, Count, UsageTable
 from proxy.quota.throttle import Mode, Throttle, Throttled
 from proxy.quota.worker_quotas import WorkerQuotas, entry_of_tags
 from proxy.scheduling.log_rate_limit import LogRateLimit
