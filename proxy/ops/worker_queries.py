@@ -24,7 +24,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, TypeVar, cast
 
@@ -251,17 +251,17 @@ class WorkerPool:
 
     async def snapshots(self) -> dict[int, Snapshot | None]:
         """Return the metrics of each worker; None if it did not answer."""
-        answers = await asyncio.gather(
-            *(_tried(link.ask_for_parts("snapshot", within=SCRAPE_SECONDS)) for link in self.links)
+        answers = await self._all(
+            link.ask_for_parts("snapshot", within=SCRAPE_SECONDS) for link in self.links
         )
         return {
-            link.worker: None if isinstance(answer, ControlError) else Snapshot.from_json(answer[0])
-            for link, answer in zip(self.links, answers, strict=True)
+            worker: None if isinstance(answer, ControlError) else Snapshot.from_json(answer[0])
+            for worker, answer in answers.items()
         }
 
     async def readiness(self) -> dict[int, list[str]]:
         """Return why each worker is not ready; empty if it is."""
-        answers = await self._ask_all("ready")
+        answers = await self._all(link.ask("ready") for link in self.links)
         return {
             worker: [str(answer)] if isinstance(answer, ControlError) else answer["reasons"]
             for worker, answer in answers.items()
@@ -269,7 +269,7 @@ class WorkerPool:
 
     async def status(self) -> dict[int, dict[str, Any] | ControlError]:
         """Return the state of each worker without its sessions."""
-        return await self._ask_all("status")
+        return await self._all(link.ask("status") for link in self.links)
 
     async def sessions(self, selector: Selector, kind: str = "sessions") -> Sessions:
         """Return the selected sessions of each worker.
@@ -279,18 +279,18 @@ class WorkerPool:
         """
         within = PARTS_SECONDS if kind == "sessions" else KILL_SECONDS
         arguments = selector.arguments()
-        answers = await asyncio.gather(
-            *(_tried(link.ask_for_parts(kind, within=within, **arguments)) for link in self.links)
+        answers = await self._all(
+            link.ask_for_parts(kind, within=within, **arguments) for link in self.links
         )
         return {
-            link.worker: answer
+            worker: answer
             if isinstance(answer, ControlError)
             else [SessionFacts._make(row) for part in answer for row in part]
-            for link, answer in zip(self.links, answers, strict=True)
+            for worker, answer in answers.items()
         }
 
-    async def _ask_all(self, kind: str) -> dict[int, dict[str, Any] | ControlError]:
-        answers = await asyncio.gather(*(_tried(link.ask(kind)) for link in self.links))
+    async def _all(self, asking: Iterable[Awaitable[T]]) -> dict[int, T | ControlError]:
+        answers = await asyncio.gather(*map(_tried, asking))
         return {link.worker: answer for link, answer in zip(self.links, answers, strict=True)}
 
 

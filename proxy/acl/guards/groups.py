@@ -334,7 +334,7 @@ def describe_groups(inquiry: Inquiry) -> Judgement:
     """Judge a DescribeGroups: Describe on each group."""
     request = read_request(inquiry, messages.DescribeGroupsRequest)
     response = messages.DescribeGroupsResponse
-    return _describe(inquiry, request, "groups", response, response.DescribedGroup, None)
+    return _describe(inquiry, request, "groups", response, None)
 
 
 def consumer_group_describe(inquiry: Inquiry) -> Judgement:
@@ -347,7 +347,7 @@ def consumer_group_describe(inquiry: Inquiry) -> Judgement:
 
     request = read_request(inquiry, messages.ConsumerGroupDescribeRequest)
     response = messages.ConsumerGroupDescribeResponse
-    return _describe(inquiry, request, "group_ids", response, response.DescribedGroup, topics)
+    return _describe(inquiry, request, "group_ids", response, topics)
 
 
 def share_group_describe(inquiry: Inquiry) -> Judgement:
@@ -359,7 +359,7 @@ def share_group_describe(inquiry: Inquiry) -> Judgement:
 
     request = read_request(inquiry, messages.ShareGroupDescribeRequest)
     response = messages.ShareGroupDescribeResponse
-    return _describe(inquiry, request, "group_ids", response, response.DescribedGroup, topics)
+    return _describe(inquiry, request, "group_ids", response, topics)
 
 
 def streams_group_describe(inquiry: Inquiry) -> Judgement:
@@ -380,8 +380,7 @@ def streams_group_describe(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, messages.StreamsGroupDescribeRequest)
     response = messages.StreamsGroupDescribeResponse
     message = "The described group uses topics that the client is not authorized to describe."
-    described = response.DescribedGroup
-    return _describe(inquiry, request, "group_ids", response, described, topics, message)
+    return _describe(inquiry, request, "group_ids", response, topics, message)
 
 
 def _describe(
@@ -389,16 +388,16 @@ def _describe(
     request: Any,
     groups: str,
     response: type[Any],
-    described: type[Any],
     topics: Topics | None,
     hidden_message: str = (
         "The group has described topic(s) that the client is not authorized to describe."
     ),
 ) -> Judgement:
-    """Judge a description of `groups`, each of which is `described` in the response.
+    """Judge a description of `groups`.
 
     Pass None for `topics` if the descriptions never contain topics.
     """
+    described = response.DescribedGroup
     kept: list[str] = []
     refused: list[str] = []
     for group_id in getattr(request, groups):
