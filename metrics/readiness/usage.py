@@ -163,7 +163,6 @@ def _identity_id() -> str:
     return f"CAST(conv(substr(md5(concat({texts})), 1, 15), 16, 10) AS BIGINT)"
 
 
-_AUTHENTICATED = is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED)
 _AGAIN = is_kind(EventKind.REAUTHENTICATED)
 _ENDS = f"({is_kind(EventKind.CLOSED)} OR final)"
 _SMALL = f"CASE WHEN sequence < {_SQUARABLE} THEN sequence END"
@@ -192,12 +191,15 @@ _SAW = f"""CASE WHEN dropped_versions IS NOT NULL
         THEN {Occurrence.CLOSED} ELSE 0 END
     ELSE 0 END"""
 
+COUNTED = {
+    "events": "true",
+    "authentication_events": is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED),
+    "would_be_kill_events": is_kind(EventKind.WOULD_BE_KILLED),
+}
+"""The columns that are numbers of events, with the SQL condition for them."""
 SUMMED = {
-    "events": "1",
     "sequences": _SMALL,
     "sequence_squares": f"{_SMALL} * sequence",
-    "authentication_events": f"CASE WHEN {_AUTHENTICATED} THEN 1 ELSE 0 END",
-    "would_be_kill_events": f"CASE WHEN {is_kind(EventKind.WOULD_BE_KILLED)} THEN 1 ELSE 0 END",
     "would_be_kills_in_summaries": f"CASE WHEN is_summary THEN {counted('would_be_kills')} END",
     "event_requests": "CASE WHEN NOT is_summary THEN requests END",
     "summary_requests": "CASE WHEN is_summary THEN requests END",
@@ -249,7 +251,8 @@ def usage(source: str, *, both_views: bool, lifetimes_ms: tuple[int, ...] = ()) 
     rows = f"SELECT *, {used_ms('begin_ms')} AS age_ms FROM ({rows}) AS rows"
     # a complete connection has an event for each
     summed = SUMMED if both_views else SUMMED | {"would_be_kills_in_summaries": "0"}
-    columns = _aggregates(summed, LEAST, GREATEST | {"client": _CLIENT}, BITS)
+    columns = {name: f"count_if({condition})" for name, condition in COUNTED.items()}
+    columns |= _aggregates(summed, LEAST, GREATEST | {"client": _CLIENT}, BITS)
     found = f"""SELECT problem, named AS connection_id, day, {_aliased(columns)}
         FROM ({rows}) AS aged GROUP BY problem, named, day"""
     if both_views:
@@ -332,7 +335,7 @@ def _bounded(found: str, lifetimes_ms: tuple[int, ...]) -> str:
         AS place FROM ({owned}) AS owned"""
     beyond = f"""SELECT *, problem IS NULL AND place > CASE worst WHEN 1 THEN {KEPT}
         WHEN 2 THEN {KEPT_UNSURE} END AS beyond FROM ({placed}) AS placed"""
-    changed = {name: name for name in ("day", *SUMMED, *LEAST, *GREATEST, *BITS)} | {
+    changed = {name: name for name in ("day", *COUNTED, *SUMMED, *LEAST, *GREATEST, *BITS)} | {
         "name": f"concat('{ADDED}', worst, '-', coalesce(identity, owner, 0), {alike})",
         "identity_id": "coalesce(identity, owner)",
         "ended_sequence": "last_sequence",
@@ -405,7 +408,7 @@ def _is_complete(more: int = 0) -> str:
 
 def _added() -> str:
     """Return the SQL that aggregates the columns of several rows."""
-    same = ({name: name for name in names} for names in (SUMMED, LEAST, GREATEST, BITS))
+    same = ({name: name for name in names} for names in (COUNTED | SUMMED, LEAST, GREATEST, BITS))
     return _aliased(_aggregates(*same))
 
 
