@@ -1,11 +1,18 @@
-"""Selection of the events to deliver, and of the fields to hide."""
+"""What is delivered, and where to: the target, the selection of events, the fields to hide."""
 
 import json
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from metrics.events import EventKind
+
+MEANT: Final = "must be kafka:TOPIC"
+ELSEWHERE: Final = "; a log shipper brings event files elsewhere: docs/fleet.md"
+
+_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+"""Pattern of a topic's name (`org.apache.kafka.common.internals.Topic`)."""
 
 HIDDEN: Final = "hidden"
 """Value of a hidden field; the only element if the field is a list."""
@@ -76,3 +83,26 @@ def connection_of(line: bytes) -> bytes | None:
     begin += len(_ID)
     end = line.find(b'"', begin)
     return line[begin:end] if end > begin else None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Target of a delivery."""
+
+    topic: str
+
+    def __str__(self) -> str:
+        return f"kafka:{self.topic}"
+
+
+def parse_target(text: str) -> Target:
+    """Return the target that a text names.
+
+    Raises ValueError, which does not quote the text: it may contain a password.
+    """
+    if not text.startswith("kafka:"):
+        raise ValueError(MEANT + ELSEWHERE)
+    topic = text.removeprefix("kafka:")
+    if not _TOPIC.fullmatch(topic):
+        raise ValueError("the topic must be 1 to 249 letters, digits, dots, hyphens, or _")
+    return Target(topic)

@@ -34,7 +34,7 @@ from proxy.cli.why import EventFilter, EventLog, print_events
 from proxy.errors import ProxyError
 
 if TYPE_CHECKING:
-    from metrics.delivery.target import Target
+    from metrics.delivery.selection import Target
 
 
 PARTITIONS: Final = 6
@@ -69,7 +69,7 @@ def create(
     """Create the topic, and print the commands that give the rights to write and to read it."""
     if replication_factor == 0:
         raise typer.BadParameter("--replication-factor: must be -1, or at least 1")
-    from metrics.delivery.target import parse_target
+    from metrics.delivery.selection import parse_target
     from proxy.delivery.kafka_settings import of_options
 
     try:
@@ -245,7 +245,7 @@ def status(
 
 def _target(to: str) -> "Target":
     """Return the target that --to names. Raises Exit."""
-    from metrics.delivery.target import parse_target
+    from metrics.delivery.selection import parse_target
 
     try:
         return parse_target(to)

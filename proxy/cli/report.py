@@ -136,7 +136,7 @@ def topic_settings(
     """
     if settings.topic is None:
         return {}
-    from metrics.delivery.target import parse_target
+    from metrics.delivery.selection import parse_target
     from proxy.admin.properties import read_properties
     from proxy.delivery.kafka_settings import of_options
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
-from metrics.delivery.selection import HIDEABLE, Kinds
-from metrics.delivery.target import MEANT, Target, parse_target
+from metrics.delivery.selection import HIDEABLE, MEANT, Kinds, Target, parse_target
 from metrics.rollout import EVIDENCE_MAX_AGE_MS, REAUTHENTICATIONS, WINDOW_MS
 from proxy.acl.model import AuthorizerMode
 from proxy.config.listener import Listener, Routing

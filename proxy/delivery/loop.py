@@ -19,9 +19,8 @@ from typing import Final
 
 from metrics.delivery.deliverer import Delivered, Deliverer, DeliveryFailed, Sink, Waiting
 from metrics.delivery.position import DeliveredElsewhere, Position, lock
-from metrics.delivery.selection import Selection
+from metrics.delivery.selection import Selection, Target
 from metrics.delivery.spool import Spool
-from metrics.delivery.target import Target
 from metrics.event_files import recover_orphans
 from proxy import config
 from proxy.delivery.counts import DeliveryCounts

@@ -16,8 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from metrics.delivery.position import NAME
-from metrics.delivery.selection import Selection
-from metrics.delivery.target import parse_target
+from metrics.delivery.selection import Selection, parse_target
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType, exactly
 from proxy.cli import app
 from proxy.config import Config, from_mapping

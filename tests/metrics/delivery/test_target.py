@@ -1,6 +1,6 @@
 import pytest
 
-from metrics.delivery.target import parse_target
+from metrics.delivery.selection import parse_target
 
 
 def test_a_target_is_a_topic() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from metrics.delivery.selection import Selection
-from metrics.delivery.target import parse_target
+from metrics.delivery.selection import Selection, parse_target
 from proxy.cli import app
 from proxy.delivery.loop import End, opened
 from tests.support.delivery import Lines

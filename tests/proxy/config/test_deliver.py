@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from metrics.delivery.selection import Kinds
-from metrics.delivery.target import parse_target
+from metrics.delivery.selection import Kinds, parse_target
 from proxy.config import Config
 from proxy.errors import ConfigError
 from tests.support import settings

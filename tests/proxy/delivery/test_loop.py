@@ -12,9 +12,8 @@ from typer.testing import CliRunner, Result
 
 from metrics.delivery import position
 from metrics.delivery.position import lock
-from metrics.delivery.selection import Selection
+from metrics.delivery.selection import Selection, parse_target
 from metrics.delivery.spool import Spool
-from metrics.delivery.target import parse_target
 from metrics.event_log import EventLog, EventLogSettings
 from proxy.cli import app
 from proxy.delivery.loop import DeliveryError, End, opened
