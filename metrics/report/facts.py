@@ -64,9 +64,8 @@ def build_facts(collected: Collected) -> dict[str, Any]:
     rows = collected.rows
     timelines = {row["client_key"]: row["days"] for row in rows["timelines"]}
     clients = [
-        row
+        _dated(row, "failed_on", "ready_since")
         | {"evidence": evidence(row), "days": _timeline(timelines.get(row["client_key"], ()))}
-        | {name: _day(row[name]) for name in ("failed_on", "ready_since")}
         for row in rows["clients"]
     ]
     principals, enforceable = rows["principals"], rows["enforceable"]
@@ -91,10 +90,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
                 for file, reason in islice(sorted(collected.files_aside.items()), FILES_NAMED)
             ],
         },
-        "wrong_clocks": [
-            row | {name: _day(row[name]) for name in ("first_day", "last_day")}
-            for row in rows["wrong_clocks"]
-        ],
+        "wrong_clocks": [_dated(row, "first_day", "last_day") for row in rows["wrong_clocks"]],
         "ahead": rows["ahead"],
         "observed": _observed(collected),
         "clients_by_verdict": {verdict.value: counted.get(verdict, 0) for verdict in Verdict},
@@ -118,9 +114,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         ),
         "regressed": {
             "client_count": sum(row["clients"] for row in rows["regressed_count"]),
-            "clients": [
-                row | {"ready_until": _day(row["ready_until"])} for row in rows["regressed"]
-            ],
+            "clients": [_dated(row, "ready_until") for row in rows["regressed"]],
         },
         "breaks_at_kafka_4": {
             "client_count": sum(row["clients"] for row in rows["breaks_at_kafka_4_count"]),
@@ -131,10 +125,10 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "storms": {"busiest": rows["storms"], "profile": rows["storm_profile"]},
         "latencies": rows["latencies"],
         "trend": {
-            "days": [_dated(row) for row in rows["by_day"]],
-            "projection": _projection(projection(rows["by_day"])),
+            "days": [_dated(row, "day") for row in rows["by_day"]],
+            "projection": _dated(projection(rows["by_day"]), "last_day", "ready_day"),
         },
-        "rollout": {"days": [_dated(row) for row in funnel], "principals": rollout},
+        "rollout": {"days": [_dated(row, "day") for row in funnel], "principals": rollout},
         "short_tokens": rows["short_tokens"],
         "failures": rows["failures"],
         "acls": {
@@ -189,8 +183,9 @@ def _rank(verdict: str) -> int:
     return WORST_FIRST.index(Verdict(verdict))
 
 
-def _dated(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"day": _day(row["day"])}
+def _dated(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return a row with these days as dates."""
+    return row | {name: _day(row[name]) for name in names}
 
 
 def projection(day_rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -227,10 +222,6 @@ def projection(day_rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "share_per_day": slope,
         "ready_day": ready_day,
     }
-
-
-def _projection(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {name: _day(row[name]) for name in ("last_day", "ready_day")}
 
 
 def _day(number: int | None) -> str | None:
