@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from typing import Final, final
 
-from metrics.event_lines import Line
 from metrics.events import MAX_INTERVALS
 
 LATENCY_GAMMA: Final = 1.02
@@ -95,11 +94,5 @@ class Period:
 
     def latency_rows(self) -> list[str]:
         """Return the buckets of the period in ascending order, as JSON."""
-        return [_bucket_row(*counted) for counted in sorted((self.latencies or {}).items())]
-
-
-def _bucket_row(bucket: int, count: int) -> str:
-    row = Line()
-    row.number("bucket", bucket)
-    row.number("count", count)
-    return row.finish()
+        counted = sorted((self.latencies or {}).items())
+        return [f'{{"bucket":{bucket},"count":{count}}}' for bucket, count in counted]

@@ -286,10 +286,10 @@ def by_their_clients(session_rows: str, client_rows: str) -> str:
         FROM {session_rows} AS s JOIN {client_rows} AS c ON {same_client("s", "c")}"""
 
 
-def rank(column: str = "verdict") -> str:
+def rank() -> str:
     """Return the SQL for the rank of a verdict, worst first."""
     places = " ".join(f"WHEN '{each}' THEN {at}" for at, each in enumerate(WORST_FIRST))
-    return f"CASE {column} {places} END"
+    return f"CASE verdict {places} END"
 
 
 def breaking_software(client_rows: str) -> str:

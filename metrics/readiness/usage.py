@@ -125,9 +125,9 @@ def is_kind(*kinds: EventKind) -> str:
     return f"kind IN ({words([kind.value for kind in kinds])})"
 
 
-def occurred(what: Occurrence, saw: str = "saw") -> str:
+def occurred(what: Occurrence) -> str:
     """Return the SQL condition that it occurred."""
-    return f"(({saw} & {what.value}) <> 0)"
+    return f"((saw & {what.value}) <> 0)"
 
 
 def interval_start() -> str:
@@ -147,9 +147,9 @@ def used_ms(begin: str) -> str:
         CASE WHEN {expiry} THEN since_auth_ms END)"""
 
 
-def is_added(connection_id: str = "connection_id") -> str:
+def is_added() -> str:
     """Return the SQL condition for rows of several connections."""
-    return f"{connection_id} LIKE '{ADDED}%'"
+    return f"connection_id LIKE '{ADDED}%'"
 
 
 def _identity_id() -> str:

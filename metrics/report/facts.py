@@ -16,7 +16,7 @@ from typing import Any
 
 from metrics.report import next_steps
 from metrics.report.evidence import evidence
-from metrics.report.verdicts import WORST_FIRST, Verdict
+from metrics.report.verdicts import Verdict
 from metrics.rollout import Stage
 
 SCHEMA_VERSION = 2
@@ -45,7 +45,7 @@ class Collected:
     lines: Mapping[str, int]
     """The number of lines read, and of lines set aside for each reason."""
     rows: Mapping[str, Rows]
-    """The rows of each table, by its name."""
+    """The rows of each table, by its name, in the order in which they are shown."""
     run_id: str
     """The id of this run, which its tables, JSON and page have in common."""
     engine: str
@@ -73,7 +73,6 @@ def build_facts(collected: Collected) -> dict[str, Any]:
     named = {row["verdict"]: row["principals"] for row in rows["principals_by_verdict"]}
     (denied,) = (row["resources"] for row in rows["denied_count"])
     rollout, funnel = rows["rollout"], rows["funnel"]
-    worst_first = sorted(principals, key=lambda row: (_rank(row["verdict"]), row["principal"]))
     return {
         "schema_version": SCHEMA_VERSION,
         "as_of_ms": collected.as_of_ms,
@@ -98,20 +97,13 @@ def build_facts(collected: Collected) -> dict[str, Any]:
             row["clients"] - row["logged_in"] for row in rows["clients_by_verdict"]
         ),
         "principals_by_verdict": {verdict.value: named.get(verdict, 0) for verdict in Verdict},
-        "enforceable_principals": sorted(row["principal"] for row in enforceable),
-        "principals": worst_first,
+        "enforceable_principals": [row["principal"] for row in enforceable],
+        "principals": principals,
         "by_group": {
             "group_count": sum(row["groups"] for row in rows["group_count"]),
             "groups": rows["groups"],
         },
-        "clients": sorted(
-            clients,
-            key=lambda row: (
-                row["principal"] is None,
-                _rank(row["verdict"]),
-                str(row["principal"]),
-            ),
-        ),
+        "clients": clients,
         "regressed": {
             "client_count": sum(row["clients"] for row in rows["regressed_count"]),
             "clients": [_dated(row, "ready_until") for row in rows["regressed"]],
@@ -150,7 +142,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
             "exceptions": next_steps.exceptions(
                 rollout, of=sum(row[each] for row in funnel[-1:] for each in Stage)
             ),
-            "probe": next_steps.to_probe(worst_first),
+            "probe": next_steps.to_probe(principals),
             "upgrades": next_steps.upgrades(rows["upgrades"]),
             "missing_acls": next_steps.missing_acls(rows["denied_resources"]),
             "missing_acls_left_out": denied - len(rows["denied_resources"]),
@@ -177,10 +169,6 @@ def _observed(collected: Collected) -> dict[str, Any]:
         "minimum_ms": collected.min_observed_ms,
         "left_out_connections": span["left_out"],
     }
-
-
-def _rank(verdict: str) -> int:
-    return WORST_FIRST.index(Verdict(verdict))
 
 
 def _dated(row: dict[str, Any], *names: str) -> dict[str, Any]:
