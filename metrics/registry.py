@@ -480,8 +480,7 @@ DELIVERY_GONE_FILES = counter(
 )
 DELIVERY_WAITING_BYTES = gauge(
     "delivery_waiting_bytes",
-    "Bytes in event files that are not delivered yet; for a folder or an object store, which get a"
-    " file when it is closed, those in closed files.",
+    "Bytes in event files that are not delivered yet.",
 )
 DELIVERY_OLDEST = gauge(
     "delivery_oldest_waiting_seconds",

@@ -4,28 +4,17 @@ It has no clock and never sleeps: the caller decides when to run it, and what to
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
 from metrics.delivery.position import Position
 from metrics.delivery.selection import Selection
-from metrics.delivery.spool import Spool, SpoolFile
+from metrics.delivery.spool import Batch, Spool, SpoolFile
 
 
 class DeliveryFailed(Exception):
     """The sink did not accept a batch, which can be retried. The message gives the reason."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Lines for a sink, with their file and offset."""
-
-    file: SpoolFile
-    begin: int
-    """Offset in bytes in the file."""
-    lines: list[bytes]
-    """Lines without newlines, at least one."""
 
 
 class Sink(Protocol):
@@ -36,10 +25,10 @@ class Sink(Protocol):
         """Largest size of a batch in bytes."""
         ...
 
-    def deliver(self, part: Part) -> int:
-        """Deliver lines; return the number of permanently refused ones, such as lines that are too
-        long.
+    def deliver(self, batch: Batch) -> int:
+        """Deliver the lines of a batch, at least one.
 
+        Return the number of permanently refused ones, such as lines that are too long.
         When it returns, all others are stored. Raises DeliveryFailed, after which some lines may
         have arrived.
         """
@@ -140,7 +129,7 @@ class Deliverer:
             lines, set_aside = self._selection.apply(batch.lines)
             refused = 0
             if lines:
-                refused = sink.deliver(Part(file=file, begin=batch.begin, lines=lines))
+                refused = sink.deliver(replace(batch, lines=lines))
             yield
             offset = batch.end
             position.advance(file.name, file.inode, offset)

@@ -19,7 +19,7 @@ from typing import Final
 from metrics.event_files import OPEN_SUFFIX
 
 _NAME: Final = re.compile(
-    r"(?P<name>events-(?:(?P<proxy>[A-Za-z0-9._]{1,64})-(?P<worker>[0-9]{1,9})-"
+    r"(?P<name>events-(?:[A-Za-z0-9._]{1,64}-[0-9]{1,9}-"
     r"(?P<begun>[0-9]{8}T[0-9]{6}Z)-(?P<number>[0-9]{1,9})|[A-Za-z0-9._-]{1,128})\.jsonl)"
     r"(?P<open>\.open)?"
 )
@@ -41,8 +41,6 @@ class SpoolFile:
     """Time of its last change in Unix seconds."""
     closed: bool
     """True if it no longer changes."""
-    proxy: str | None
-    """Id of the proxy that wrote it, from the file name; None if the name has no such part."""
     begun: float | None
     """Creation time in Unix seconds, from the file name; None if the name has no such part."""
     number: int = 0
@@ -148,7 +146,6 @@ class Spool:
             size=status.st_size,
             modified=status.st_mtime,
             closed=match["open"] is None,
-            proxy=match["proxy"],
             begun=_time_of(match["begun"]),
             number=int(match["number"] or 0),
         )

@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from metrics.delivery.deliverer import DeliveryFailed, Part
+from metrics.delivery.deliverer import DeliveryFailed
 from metrics.delivery.selection import connection_of
+from metrics.delivery.spool import Batch
 from proxy.errors import ProxyError
 from sasl.untrusted import fit_for_log
 
@@ -88,7 +89,7 @@ class TopicSink:
         they are stored quickly."""
         self._begun = _NOTHING
 
-    def deliver(self, part: Part) -> int:
+    def deliver(self, batch: Batch) -> int:
         """Produce lines, wait until all are stored, and return how many are too large.
 
         Raises DeliveryFailed.
@@ -100,11 +101,11 @@ class TopicSink:
             if self._producer is None:
                 self._check_topic(producer)
                 self._producer = producer
-            refused = self._store_in_portions(producer, part)
+            refused = self._store_in_portions(producer, batch)
         # KafkaException and SystemError: librdkafka failed for good, here or in a callback.
         except (DeliveryFailed, KafkaException, SystemError) as error:
             self._producer = None
-            self._lines_at_once = max(1, min(self._lines_at_once, len(part.lines)) // 2)
+            self._lines_at_once = max(1, min(self._lines_at_once, len(batch.lines)) // 2)
             with suppress(KafkaException, SystemError):
                 producer.purge()
                 producer.flush(0)
@@ -116,20 +117,20 @@ class TopicSink:
         self._problem, self._refused = "", False
         return refused
 
-    def _store_in_portions(self, producer: "Producer", part: Part) -> int:
-        """Store the rest of a part, as `_store` does."""
+    def _store_in_portions(self, producer: "Producer", batch: Batch) -> int:
+        """Store the rest of a batch, as `_store` does."""
         begun = self._begun
-        if not begun.is_of(part):
-            begun = self._begun = _Begun(part=_name_of(part))
-        while begun.stored < len(part.lines):
-            portion = part.lines[begun.stored : begun.stored + self._lines_at_once]
+        if not begun.is_of(batch):
+            begun = self._begun = _Begun(batch=_name_of(batch))
+        while begun.stored < len(batch.lines):
+            portion = batch.lines[begun.stored : begun.stored + self._lines_at_once]
             started = time.monotonic()
             begun.refused += self._store(producer, portion)
             begun.stored += len(portion)
             begun.last_line = portion[-1]
             if time.monotonic() - started < _QUICK_SECONDS:
                 self._lines_at_once = min(2 * self._lines_at_once, _MOST_LINES)
-            if begun.stored < len(part.lines) and self._ending():
+            if begun.stored < len(batch.lines) and self._ending():
                 raise DeliveryFailed("the delivery ends")
         self._begun = _NOTHING
         return begun.refused
@@ -202,15 +203,15 @@ class TopicSink:
         self._refused = error.name() == "_AUTHENTICATION"
 
 
-def _name_of(part: Part) -> tuple[str, int, int]:
-    return part.file.name, part.file.inode, part.begin
+def _name_of(batch: Batch) -> tuple[str, int, int]:
+    return batch.file.name, batch.file.inode, batch.begin
 
 
 @dataclass(slots=True)
 class _Begun:
-    """Part of which some lines are stored; it is delivered again after a failure."""
+    """Batch of which some lines are stored; it is delivered again after a failure."""
 
-    part: tuple[str, int, int]
+    batch: tuple[str, int, int]
     """Name and inode of the file, and offset in it."""
     stored: int = 0
     """Number of lines from the first on that were stored or refused."""
@@ -219,14 +220,14 @@ class _Begun:
     last_line: bytes = b""
     """The last of these lines."""
 
-    def is_of(self, part: Part) -> bool:
-        """Return whether a part begins with these lines: its file may have been replaced."""
-        if not 0 < self.stored <= len(part.lines):
+    def is_of(self, batch: Batch) -> bool:
+        """Return whether a batch begins with these lines: its file may have been replaced."""
+        if not 0 < self.stored <= len(batch.lines):
             return False
-        return self.part == _name_of(part) and part.lines[self.stored - 1] == self.last_line
+        return self.batch == _name_of(batch) and batch.lines[self.stored - 1] == self.last_line
 
 
-_NOTHING: Final = _Begun(part=("", 0, 0))
+_NOTHING: Final = _Begun(batch=("", 0, 0))
 
 
 class _Results:

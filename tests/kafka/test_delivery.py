@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.events.generate import generate
-from metrics.delivery.deliverer import DeliveryFailed, Part
+from metrics.delivery.deliverer import DeliveryFailed
 from metrics.delivery.selection import connection_of
-from metrics.delivery.spool import SpoolFile
+from metrics.delivery.spool import Batch, SpoolFile
 from proxy.cli import app
 from proxy.delivery import topic as delivery
 from proxy.delivery.topic import TopicSink
@@ -34,9 +34,7 @@ from tests.support.proxy_process import eventually
 
 pytestmark = pytest.mark.kafka
 
-FILE = SpoolFile(
-    name="events-a.jsonl", inode=1, size=8, modified=0.0, closed=True, proxy=None, begun=None
-)
+FILE = SpoolFile(name="events-a.jsonl", inode=1, size=8, modified=0.0, closed=True, begun=None)
 
 
 def test_the_report_of_the_topic_is_that_of_the_folder(kafka: KafkaCluster, tmp_path: Path) -> None:
@@ -95,13 +93,13 @@ def test_lines_that_are_too_large_together_arrive(kafka: KafkaCluster, tmp_path:
 def test_a_refused_login_is_forgotten_after_a_success(kafka: KafkaCluster, topic: str) -> None:
     """A transient failure must not fail later batches."""
     sink = TopicSink(topic, lambda: {"bootstrap.servers": kafka.bootstrap()}, lambda: False)
-    part = Part(file=FILE, begin=0, lines=[b"one"])
+    batch = Batch(file=FILE, begin=0, end=0, lines=[b"one"])
 
     def delivered_in_spite_of_it() -> bool:
         with suppress(DeliveryFailed):  # the broker may be slow
-            sink.deliver(part)
+            sink.deliver(batch)
             sink._note_problem(confluent.KafkaError(confluent.KafkaError._AUTHENTICATION))
-            sink.deliver(part)
+            sink.deliver(batch)
             return True
         return False
 
@@ -140,12 +138,12 @@ def test_a_batch_that_takes_longer_than_the_delivery_may_is_stored_in_portions(
     settings = {"bootstrap.servers": kafka.bootstrap(), "client.id": client_id}
     sink = TopicSink(topic, lambda: settings, lambda: False)
     sent = [line.encode() for line in lines_of_random_connections(4_000)]
-    part = Part(file=FILE, begin=0, lines=sent)
+    batch = Batch(file=FILE, begin=0, end=0, lines=sent)
     set_kafkas(kafka, PRODUCER, 40_000, "client-id", client_id)
     try:
         for _ in range(40):
             with suppress(DeliveryFailed):
-                assert sink.deliver(part) == 0
+                assert sink.deliver(batch) == 0
                 break
         else:
             pytest.fail("it is never delivered")

@@ -7,7 +7,8 @@ from typing import Any
 from typer.testing import CliRunner
 
 from benchmarks.events.generate import Size
-from metrics.delivery.deliverer import DeliveryFailed, Part
+from metrics.delivery.deliverer import DeliveryFailed
+from metrics.delivery.spool import Batch
 from proxy.cli import app
 
 SIZE = Size(connections=24, principals=6, clients=12, days=0.2, seed=5, bad=True)
@@ -33,8 +34,8 @@ class Lines:
         self.fails = fails
         self.taken: list[bytes] = []
 
-    def deliver(self, part: Part) -> int:
+    def deliver(self, batch: Batch) -> int:
         if self.fails:
             raise DeliveryFailed("No space left on device")
-        self.taken += part.lines
+        self.taken += batch.lines
         return 0

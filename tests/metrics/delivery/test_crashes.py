@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from metrics.delivery.deliverer import Deliverer, DeliveryFailed, Part
+from metrics.delivery.deliverer import Deliverer, DeliveryFailed
 from metrics.delivery.position import NAME, Position, lock
 from metrics.delivery.selection import Selection
-from metrics.delivery.spool import Spool
+from metrics.delivery.spool import Batch, Spool
 from metrics.event_files import EventFile, recover_orphans
 from metrics.event_log import EventLog, EventLogSettings
 
@@ -31,8 +31,8 @@ class Topic:
         self.arrived = arrived
         self.fails_after: int | None = None
 
-    def deliver(self, part: Part) -> int:
-        taken = part.lines if self.fails_after is None else part.lines[: self.fails_after]
+    def deliver(self, batch: Batch) -> int:
+        taken = batch.lines if self.fails_after is None else batch.lines[: self.fails_after]
         self.arrived.update(taken)
         if self.fails_after is not None:
             raise DeliveryFailed("the broker died")

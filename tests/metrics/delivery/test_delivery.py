@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from metrics.delivery.deliverer import Deliverer, DeliveryFailed, Part
+from metrics.delivery.deliverer import Deliverer, DeliveryFailed
 from metrics.delivery.position import LOCK_NAME, NAME, DeliveredElsewhere, Position, lock
 from metrics.delivery.selection import HIDDEN, Kinds, Selection, connection_of
-from metrics.delivery.spool import Spool, count_lines
+from metrics.delivery.spool import Batch, Spool, count_lines
 from metrics.event_log import EventLog, EventLogSettings
 from tests.support.delivery import Lines
 
@@ -249,7 +249,7 @@ def test_what_another_target_got_is_not_delivered_to_this_one(
     """Also while this one takes nothing, and after the position was damaged."""
 
     class Down(Lines):
-        def deliver(self, _part: Part) -> int:
+        def deliver(self, _batch: Batch) -> int:
             raise DeliveryFailed("down")
 
     log = EventLog(
