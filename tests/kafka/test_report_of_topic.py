@@ -111,8 +111,14 @@ def test_the_report_of_a_topic_is_that_of_the_files(
 
 
 def test_with_a_state_only_what_is_new_is_read(
-    kafka: KafkaCluster, wide: str, events: Path, written: list[bytes], tmp_path: Path
+    kafka: KafkaCluster,
+    wide: str,
+    events: Path,
+    written: list[bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(topic_table, "SMALL_BYTES", 0)  # files are not merged
     half, options = len(written) // 2, ["--bootstrap-server", kafka.bootstrap()]
     state = tmp_path / "state"
     produce(kafka, wide, written[half:])
