@@ -554,7 +554,8 @@ class Server:
         self._heartbeat.beat()  # or it would count as starting until the first check
         signal.setitimer(signal.ITIMER_REAL, CHECK_EVERY, CHECK_EVERY)
         while True:
-            match signal.sigwait(SIGNALS):
+            others = signal.sigpending() & SIGNALS - {signal.SIGHUP}
+            match signal.sigwait(others or SIGNALS):  # or many reloads would delay the rest
                 case signal.SIGALRM:
                     self._heartbeat.beat()
                     if not self._may_serve_on():

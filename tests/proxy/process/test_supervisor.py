@@ -78,6 +78,19 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     assert "Traceback" not in serving.log()
 
 
+def test_reloads_do_not_delay_the_restart_of_a_worker(serving: Serving) -> None:
+    """The kernel returns the lowest of the pending signals, which is SIGHUP."""
+    serving.start()
+    serving.process.send_signal(signal.SIGHUP)
+    os.kill(serving.children()[0], signal.SIGKILL)
+
+    def noticed() -> bool:
+        serving.process.send_signal(signal.SIGHUP)
+        return "worker 0 was ended by SIGKILL, restarting it" in serving.log()
+
+    eventually(noticed, "noticed between two reloads")
+
+
 def test_a_file_that_is_replaced_is_reloaded_where_it_is_followed(tmp_path: Path) -> None:
     """As the kubelet replaces it: a symbolic link within the volume comes to mean another file."""
     serving = Serving(tmp_path, workers=1)
@@ -342,7 +355,8 @@ def broker(port: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
+def alone(tmp_path: Path) -> Iterator[Serving]:
+    """A proxy of one worker, to be started."""
     one = Serving(tmp_path, workers=1)
     yield one
     one.stop()
@@ -367,40 +381,40 @@ def not_ready(serving: Serving) -> list[str]:
     return reasons
 
 
-def test_a_broker_that_goes_away_and_comes_back_is_told(serving: Serving) -> None:
-    (listener,) = serving.settings["listeners"]
+def test_a_broker_that_goes_away_and_comes_back_is_told(alone: Serving) -> None:
+    (listener,) = alone.settings["listeners"]
     for key in ("sasl.enabled.mechanisms", "reauth.enforcement"):
         del listener[key]
     listener["security.protocol"] = "PLAINTEXT"
-    serving.write()
-    with broker(broker_port(serving)):
-        serving.start()
-        eventually(lambda: metric(serving, "upstream_unreachable") == 0, "it is reached")
-    with socket.create_connection(("127.0.0.1", serving.port), PATIENCE_SECONDS) as client:
+    alone.write()
+    with broker(broker_port(alone)):
+        alone.start()
+        eventually(lambda: metric(alone, "upstream_unreachable") == 0, "it is reached")
+    with socket.create_connection(("127.0.0.1", alone.port), PATIENCE_SECONDS) as client:
         client.sendall(metadata(1, b"\0\0\0\0"))
         assert client.recv(1) == b"", "there is no broker to ask"
-    eventually(lambda: metric(serving, "upstream_unreachable") == 1, "it is not reached")
-    eventually(lambda: not_ready(serving) == [], "it goes on as soon as the broker does")
-    eventually(lambda: serving.log().count("no broker can be reached: ") == 1, "it is logged")
-    with broker(broker_port(serving)):
-        eventually(lambda: metric(serving, "upstream_unreachable") == 0, "it is reached again")
-        eventually(lambda: serving.log().count("brokers can be reached again") == 1, "logged too")
+    eventually(lambda: metric(alone, "upstream_unreachable") == 1, "it is not reached")
+    eventually(lambda: not_ready(alone) == [], "it goes on as soon as the broker does")
+    eventually(lambda: alone.log().count("no broker can be reached: ") == 1, "it is logged")
+    with broker(broker_port(alone)):
+        eventually(lambda: metric(alone, "upstream_unreachable") == 0, "it is reached again")
+        eventually(lambda: alone.log().count("brokers can be reached again") == 1, "logged too")
 
 
 def test_a_worker_that_dies_while_its_groups_are_not_valid_waits_for_them(
-    serving: Serving, tmp_path: Path
+    alone: Serving, tmp_path: Path
 ) -> None:
     """The proxy could start with them, and does not give up."""
     path = tmp_path / "groups.json"
     path.write_text('{"groups": {}}')
-    serving.settings["listeners"][0]["groups.file"] = str(path)
-    serving.write()
-    assert "accepting" in serving.start()
-    eventually(lambda: serving.workers_up() == [True], "the worker answers")
+    alone.settings["listeners"][0]["groups.file"] = str(path)
+    alone.write()
+    assert "accepting" in alone.start()
+    eventually(lambda: alone.workers_up() == [True], "the worker answers")
     path.write_text('{"groups": {"half')
-    os.kill(serving.children()[0], signal.SIGKILL)
+    os.kill(alone.children()[0], signal.SIGKILL)
     waits = f"waits to start: groups.file: {path} is not a JSON object"
-    eventually(lambda: waits in serving.log(), "it says what it waits for")
+    eventually(lambda: waits in alone.log(), "it says what it waits for")
     path.write_text('{"groups": {}}')
-    eventually(lambda: serving.workers_up() == [True], "it has them again")
-    assert "Traceback" not in serving.log()
+    eventually(lambda: alone.workers_up() == [True], "it has them again")
+    assert "Traceback" not in alone.log()
