@@ -19,7 +19,6 @@ from tests.support.kafka.properties import BEHIND
 from tests.support.kafka.sasl_brokers import ALICE, BOB, SECURE, ZERO, SaslBrokers, sasl_brokers
 from tests.support.kafka.sasl_clients import (
     OLD_PROGRAMS,
-    PLAIN_PARTITIONS,
     PROGRAMS,
     RAW,
     SECURE_PROGRAMS,
@@ -29,6 +28,7 @@ from tests.support.kafka.sasl_clients import (
     end_offsets,
 )
 from tests.support.kafka.sasl_differential.transcript import METADATA, Actor
+from tests.support.kafka.sessions import PLAIN_PARTITIONS
 from tests.support.kafka.wire_client import WireClient, metadata_fields
 from tests.support.messages import request_body
 from tests.support.proxy_process import (

@@ -1,7 +1,8 @@
 """`reauth.enforcement: auto` with real clients behind two proxies that share a store.
 
 Time is compressed: a client is ready after two re-authentications, five seconds apart. All programs
-check that no record is lost, doubled or reordered; see `sasl_clients`.
+check that no record is lost, doubled or reordered; see `sasl_clients`. One proxy is killed, and a
+worker of the other one, whose configuration changes all the time; and the store is locked.
 """
 
 import json
@@ -10,29 +11,27 @@ import signal
 import sqlite3
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from sasl.states import Enforcement
-from tests.support.kafka import go, java
+from tests.support.kafka import go, java, packages
 from tests.support.kafka.clients import User, password_of, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.sasl_clients import (
-    PARTITIONS,
     Confluent,
-    Login,
-    Python,
-    Records,
     run_program,
-    run_python,
 )
 from tests.support.kafka.sasl_differential.transcript import Actor
+from tests.support.kafka.sessions import PARTITIONS, Client, KafkaPython, Records, run_python
 from tests.support.kafka.wire_client import WireClient
 from tests.support.proxy_process import ProxyProcess, gateway_config
 from tests.support.sasl import Issuer
@@ -47,13 +46,25 @@ AUTO = {
     "kill.window.ms": 60_000,
     "promotions.per.hour": 100,
 }
-CAPABLE = ("librdkafka", "java-new", "franz", "sarama", "python")
-OLD = ("java-old", "sarama-raw")
+CAPABLE = ("librdkafka", "java-new", "franz", "sarama", "python", "kafkajs")
+OLD = ("java-old", "sarama-raw", "python-old", "aiokafka")
 AT = (
-    ("librdkafka", "java-new", "franz", "sarama-raw"),
-    ("librdkafka", "java-old", "sarama", "python"),
+    ("librdkafka", "java-new", "franz", "sarama-raw", "kafkajs", "aiokafka"),
+    ("librdkafka", "java-old", "sarama", "python", "python-old"),
 )
 """Clients of each proxy."""
+LOGINS = 2
+"""Logins of each of them: a producer, a transactional one, and a group."""
+IN_PROCESS: dict[str, type[Client]] = {"librdkafka": Confluent, "python": KafkaPython}
+JAVA = {"java-new": "4.1.0", "java-old": "2.1.1"}
+PROGRAMS: dict[str, Callable[[], list[str]]] = {
+    "franz": lambda: [str(go.program("franz"))],
+    "sarama": lambda: [str(go.program("sarama"))],
+    "sarama-raw": lambda: [str(go.program("sarama"))],
+    "kafkajs": packages.kafkajs,
+    "python-old": partial(packages.python, "kafka-python", "2.3.3"),
+    "aiokafka": partial(packages.python, "aiokafka", "0.14.0"),
+}
 TURNING = "turning"
 PATIENCE = 300.0
 RELOADS = 100
@@ -73,40 +84,46 @@ class Clients:
     def __init__(self, proxies: list[ProxyProcess], issuer: Issuer, directory: Path) -> None:
         self.until = directory / "end"
         self.turns_bad = threading.Event()
+        self._bad: Future[None] | None = None
         self._issuer, self._directory = issuer, directory
         self.pool = ThreadPoolExecutor(32)
         self._running = []
         for number, proxy in enumerate(proxies):
             bootstrap = str(proxy.addresses()["AUTO"])
             for name in AT[number]:
-                run = partial(self._run, name, f"{name}-{number}", bootstrap)
+                run = partial(self._run, name, topics_of(name, number), bootstrap)
                 self._running.append(self.pool.submit(run))
-        self._bad = self.pool.submit(self._turning, proxies[0])
+
+    def add_turning(self, proxy: ProxyProcess) -> None:
+        """Add a client that turns bad later; it does not survive the end of a process."""
+        self._bad = self.pool.submit(self._turning, proxy)
 
     def stop(self) -> list[Records]:
         self.until.touch()
-        self._bad.result()
+        if self._bad is not None:
+            self._bad.result()
         return [each.result() for each in self._running]
 
-    def _run(self, name: str, topic: str, bootstrap: str) -> Records:
-        """Run a client as the user `name` with a topic of its own."""
-        if name in {"librdkafka", "python"}:
-            library = Confluent if name == "librdkafka" else Python
-            who = cast(Login, Who(topic, user(self._issuer, SCRAM, name)))
-            return run_python(library, bootstrap, [who], self.until, self._directory)
-        if name.startswith("java"):
-            version = "4.1.0" if name == "java-new" else "2.1.1"
-            path = f"{java.compiled('Sessions')}:{java.client_class_path(version)}"
-            directory = self._directory / topic
-            directory.mkdir()
-            file = user(self._issuer, SCRAM, name).java(directory, client_id=topic).properties
+    def _run(self, name: str, topics: list[str], bootstrap: str) -> Records:
+        """Run a client as the user `name`, once for each topic, which it has to itself."""
+        own = user(self._issuer, SCRAM, name)
+        if name in IN_PROCESS:
+            logins = [Who(topic, own) for topic in topics]
+            return run_python(IN_PROCESS[name], bootstrap, logins, self.until, self._directory)
+        if name in JAVA:
+            path = f"{java.compiled('Sessions')}:{java.client_class_path(JAVA[name])}"
+            files = []
+            for topic in topics:
+                directory = self._directory / topic
+                directory.mkdir()
+                files.append(str(own.java(directory, client_id=topic).properties))
             command = ["java", *java.FAST_START, "-Xmx128m", "-cp", path, "Sessions"]
-            return run_program([*command, bootstrap, str(self.until), str(file)])
-        login = {"Name": topic, "Mechanism": SCRAM, "User": name, "Password": password_of(name)}
-        settings = self._directory / f"{topic}.json"
-        settings.write_text(json.dumps([login | {"IsRaw": name == "sarama-raw"}]))
-        program = go.program(name.removesuffix("-raw"))
-        return run_program([str(program), bootstrap, str(self.until), str(settings)])
+            return run_program([*command, bootstrap, str(self.until), *files])
+        login: dict[str, Any] = {"Mechanism": SCRAM, "User": name, "Password": password_of(name)}
+        login["IsRaw"] = name == "sarama-raw"
+        settings = self._directory / f"{topics[0]}.json"
+        settings.write_text(json.dumps([login | {"Name": topic} for topic in topics]))
+        return run_program([*PROGRAMS[name](), bootstrap, str(self.until), str(settings)])
 
     def _turning(self, proxy: ProxyProcess) -> None:
         """Re-authenticate in time; from some time on use the session past its end."""
@@ -141,8 +158,9 @@ def test_capable_clients_are_enforced_and_no_other_is_killed(
             proxies.append(stack.enter_context(ProxyProcess(config, directory)))
         for name in (*CAPABLE, *OLD):
             proxies[0].add_user(name, password_of(name), SCRAM)
-            for number in range(2):
-                kafka.create_topic(f"{name}-{number}", partitions=PARTITIONS)
+        for number, names in enumerate(AT):
+            for topic in chain.from_iterable(topics_of(name, number) for name in names):
+                kafka.create_topic(topic, partitions=PARTITIONS)
         proxies[1].until_known()
         clients = Clients(proxies, issuer, tmp_path)
         stack.callback(clients.until.touch)
@@ -151,47 +169,61 @@ def test_capable_clients_are_enforced_and_no_other_is_killed(
         def settled() -> bool:
             return stages(proxies[0]) == enforced | dict.fromkeys(OLD, "seen")
 
-        reloading = clients.pool.submit(reload_often, proxies[0])
+        reloading = clients.pool.submit(reload_often, proxies[1])
         time.sleep(LIFETIME_MS / 1000)
-        pid = proxies[1].pid
-        worker, *_ = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        os.kill(int(worker), signal.SIGKILL)
+        os.kill(children(proxies[1])[0], signal.SIGKILL)  # a worker
         with closing(sqlite3.connect(tmp_path / "state.db")) as store:
             store.execute("BEGIN EXCLUSIVE")
             proxies[1].until_logged("auto: nothing is decided")
+        for pid in (*children(proxies[0]), proxies[0].pid):
+            os.kill(pid, signal.SIGKILL)
+        proxies[0].wait()
+        proxies[0].start()
+        clients.add_turning(proxies[0])
         began = time.monotonic()
         wait_until(settled, PATIENCE, what="not settled", details=lambda: str(stages(proxies[0])))
         settled_in = time.monotonic() - began
         clients.turns_bad.set()
         wait_until(lambda: stages(proxies[0])[TURNING] == "demoted", PATIENCE, what="not demoted")
         reloaded_ms = reloading.result()
-        time.sleep(LIFETIME_MS / 1000)  # all sessions renew
         written = clients.stop()
         assert stages(proxies[0]) == stages(proxies[1])
     events = [each for proxy in proxies for each in proxy.events()]
     assert_right(events, written, settled_in)
-    later = [each for each in proxies[0].events() if each["timestamp_ms"] > reloaded_ms]
+    later = [each for each in proxies[1].events() if each["timestamp_ms"] > reloaded_ms]
     lifetimes = [each["session_lifetime_ms"] for each in later if each["kind"] == "reauthenticated"]
     assert set(lifetimes) == {LIFETIME_MS}, "workers have different settings"
 
 
+def topics_of(name: str, number: int) -> list[str]:
+    """Return the topics of a client at one of the proxies, one for each login."""
+    return [f"{name}-{number}-{login}" for login in range(LOGINS)]
+
+
+def children(proxy: ProxyProcess) -> list[int]:
+    """Return the processes of a proxy, workers first."""
+    task = Path(f"/proc/{proxy.pid}/task/{proxy.pid}/children")
+    return [int(pid) for pid in task.read_text().split()]
+
+
 def reload_often(proxy: ProxyProcess) -> int:
-    """Change the lifetime a hundred times in a minute; return when the last change applied."""
+    """Change the lifetime a hundred times in a minute; return when the last change applied.
+
+    Changes that are made during a reload are applied together after it.
+    """
+    began = time.monotonic()
     for number in range(RELOADS):
         lifetime_ms = LIFETIME_MS - 1_000 * (number % 2 == 0)
         proxy.config["listeners"][0]["connections.max.reauth.ms"] = lifetime_ms
+        if number == RELOADS - 1:
+            proxy.config["max.connections.per.ip"] = 1_000
         new = proxy.config_file.with_name("new.yaml")
         new.write_text(json.dumps(proxy.config))
         new.replace(proxy.config_file)
-        began = time.monotonic()
         proxy.signal(signal.SIGHUP)
-        wait_until(partial(has_reloaded, proxy, number + 1), what="not reloaded", details=proxy.log)
-        time.sleep(max(0.0, began + 60 / RELOADS - time.monotonic()))
+        time.sleep(max(0.0, began + (number + 1) * 60 / RELOADS - time.monotonic()))
+    proxy.until_logged("reloaded: max.connections.per.ip")
     return round(time.time() * 1000) + 5_000  # until all workers have applied it
-
-
-def has_reloaded(proxy: ProxyProcess, times: int) -> bool:
-    return proxy.log().count(" reloaded: ") >= times
 
 
 def assert_right(events: list[dict[str, Any]], written: list[Records], settled_in: float) -> None:

@@ -23,7 +23,7 @@ def program(name: str) -> Path:
     target = cache_directory() / "go" / f"{name}-{digest}"
     if not target.exists():
         if shutil.which("go") is None:
-            _missing("no Go (Debian: apt install golang)")
+            missing("no Go (Debian: apt install golang)")
         done = subprocess.run(
             ["go", "build", "-o", str(target), f"./{name}"],
             cwd=_SOURCES,
@@ -32,7 +32,7 @@ def program(name: str) -> Path:
             timeout=_BUILD_SECONDS,
         )
         if done.returncode != 0:
-            _missing(f"{name} cannot be built: {done.stderr}")
+            missing(f"{name} cannot be built: {done.stderr}")
     return target
 
 
@@ -44,7 +44,7 @@ def run(name: str, arguments: Sequence[str], *, timeout_seconds: float = 300) ->
     return done.stdout
 
 
-def _missing(what: str) -> None:
+def missing(what: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(what)
     pytest.skip(what)

@@ -8,22 +8,16 @@ A group that joins again before it has committed reads from there again, which i
 They continue until a file exists, and print how many records each partition has.
 """
 
-import itertools
 import json
-import math
 import subprocess
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import confluent_kafka as confluent
-import kafka as python
 
 from proxy.wire.apis import LIST_OFFSETS
 from tests.support.kafka import go, java
@@ -31,28 +25,22 @@ from tests.support.kafka.clients import SslUser, User, password_of
 from tests.support.kafka.cluster import END_WITH_PARENT, KafkaCluster
 from tests.support.kafka.kerberos import HOST, REALM, SERVICE
 from tests.support.kafka.sasl_brokers import ALICE, SaslBrokers
+from tests.support.kafka.sessions import (
+    CALL_SECONDS,
+    PARTITIONS,
+    PLAIN_PARTITIONS,
+    Client,
+    KafkaPython,
+    Record,
+    Records,
+    SessionFailed,
+    run_python,
+)
 from tests.support.kafka.wire_client import ask
 
 TOKEN = "delegation token"
 """SCRAM-SHA-256 with a delegation token in place of a user."""
-
-PLAIN_PARTITIONS = 2
-PARTITIONS = PLAIN_PARTITIONS + 1
-_ROUND_SECONDS = 0.1
-_ROUNDS_PER_TRANSACTION = 5
-_ABORTED_OF = 3
-_READ_ON_SECONDS = 60.0
-_CALL_SECONDS = 60.0
 _RUN_SECONDS = 600.0
-
-Records = Mapping[str, Sequence[int]]
-"""Numbers of records per partition, by the login's name."""
-Record = tuple[int, int, bytes]
-"""Partition, offset and value."""
-
-
-class SessionFailed(Exception):
-    """A record was refused, lost, duplicated or reordered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,116 +178,7 @@ def run_program(command: Sequence[str]) -> Records:
     return {name: json.loads(numbers) for name, numbers in lines}
 
 
-def run_python(
-    library: "type[_Client]", bootstrap: str, logins: Sequence[Login], until: Path, _: Path
-) -> Records:
-    """A library of Python, in threads."""
-    sessions = []
-    with ExitStack() as stack:
-        for login in logins:
-            client = library(login, bootstrap)
-            stack.callback(client.close)
-            client.start()
-            sessions.append(_Session(client, until))
-        with ThreadPoolExecutor(2 * len(sessions)) as pool:
-            running = [pool.submit(part) for one in sessions for part in (one.write, one.read)]
-        for each in running:
-            each.result()
-    return {login.name: one.written for login, one in zip(logins, sessions, strict=True)}
-
-
-class _Client(ABC):
-    """What a library does for a login."""
-
-    @abstractmethod
-    def __init__(self, login: Login, bootstrap: str) -> None: ...
-
-    def start(self) -> None:
-        """Connect before records are sent and read."""
-        return
-
-    @abstractmethod
-    def send(self, partition: int, value: bytes) -> None:
-        """Send with the idempotent producer, without waiting."""
-
-    @abstractmethod
-    def transact(self, values: Sequence[bytes], *, is_committed: bool) -> None:
-        """Send in a transaction, and wait."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Wait until all that was sent is acknowledged."""
-
-    @abstractmethod
-    def poll(self) -> list[Record]:
-        """Read records; wait a moment if no record has arrived."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close producers and consumer, also failed ones."""
-
-
-class _Session:
-    """A client at work, in two threads."""
-
-    def __init__(self, client: _Client, until: Path) -> None:
-        self.written = [0] * PARTITIONS
-        self._client = client
-        self._until = until
-        self._is_written = False
-        self._has_failed = False
-
-    def write(self) -> None:
-        with self._noting_failure():
-            for number in itertools.count():
-                if self._until.exists() or self._has_failed:
-                    break
-                for partition in range(PLAIN_PARTITIONS):
-                    self._client.send(partition, self._take(partition))
-                if number % _ROUNDS_PER_TRANSACTION == 0:
-                    self._transact(number // _ROUNDS_PER_TRANSACTION)
-                time.sleep(_ROUND_SECONDS)
-            self._client.finish()
-            self._is_written = True
-
-    def _transact(self, number: int) -> None:
-        if number % _ABORTED_OF == 1:
-            self._client.transact([b"aborted"], is_committed=False)
-        else:
-            values = [self._take(PLAIN_PARTITIONS) for _ in range(2)]
-            self._client.transact(values, is_committed=True)
-
-    def _take(self, partition: int) -> bytes:
-        self.written[partition] += 1
-        return str(self.written[partition] - 1).encode()
-
-    def read(self) -> None:
-        with self._noting_failure():
-            next_numbers, next_offsets = [0] * PARTITIONS, [0] * PARTITIONS
-            deadline = math.inf
-            while not (self._has_failed or (self._is_written and next_numbers == self.written)):
-                if self._is_written:
-                    deadline = min(deadline, time.monotonic() + _READ_ON_SECONDS)
-                if time.monotonic() > deadline:
-                    raise SessionFailed(f"read {next_numbers} of {self.written}")
-                for partition, offset, value in self._client.poll():
-                    if offset < next_offsets[partition]:
-                        continue  # read again after a rebalance before the commit
-                    next_offsets[partition] = offset + 1
-                    if value != str(next_numbers[partition]).encode():
-                        raise SessionFailed(f"{partition}: {value!r}, not {next_numbers}")
-                    next_numbers[partition] += 1
-
-    @contextmanager
-    def _noting_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self._has_failed = True
-            raise
-
-
-class Confluent(_Client):
+class Confluent(Client):
     """librdkafka."""
 
     def __init__(self, login: Login, bootstrap: str) -> None:
@@ -323,7 +202,7 @@ class Confluent(_Client):
 
     def start(self) -> None:
         self._consumer.subscribe([self._topic])
-        self._transactional.init_transactions(_CALL_SECONDS)
+        self._transactional.init_transactions(CALL_SECONDS)
 
     def send(self, partition: int, value: bytes) -> None:
         self._produce(self._plain, partition, value)
@@ -342,13 +221,13 @@ class Confluent(_Client):
         for value in values:
             self._produce(self._transactional, PLAIN_PARTITIONS, value)
         if is_committed:
-            self._transactional.commit_transaction(_CALL_SECONDS)
+            self._transactional.commit_transaction(CALL_SECONDS)
         else:
-            self._transactional.flush(_CALL_SECONDS)
-            self._transactional.abort_transaction(_CALL_SECONDS)
+            self._transactional.flush(CALL_SECONDS)
+            self._transactional.abort_transaction(CALL_SECONDS)
 
     def finish(self) -> None:
-        if self._plain.flush(_CALL_SECONDS) or self._error is not None:
+        if self._plain.flush(CALL_SECONDS) or self._error is not None:
             raise SessionFailed(f"not all was acknowledged: {self._error}")
 
     def poll(self) -> list[Record]:
@@ -364,72 +243,11 @@ class Confluent(_Client):
         self._consumer.close()
 
 
-class Python(_Client):
-    """kafka-python."""
-
-    def __init__(self, login: Login, bootstrap: str) -> None:
-        def settings(suffix: str = "", **more: Any) -> dict[str, Any]:
-            return login.user.python(bootstrap, client_id=login.name + suffix, **more)
-
-        self._topic = login.name
-        self._sent: list[Any] = []
-        self._plain = python.KafkaProducer(**settings(), enable_idempotence=True)
-        self._transactional = python.KafkaProducer(
-            **settings(".transactions"), transactional_id=login.name
-        )
-        self._consumer = python.KafkaConsumer(
-            **settings(".group"),
-            group_id=login.name,
-            auto_offset_reset="earliest",
-            auto_commit_interval_ms=1_000,
-            isolation_level="read_committed",
-        )
-
-    def start(self) -> None:
-        # If it joins before it knows the topic, it gets no partition.
-        assert self._consumer.partitions_for_topic(self._topic)
-        self._consumer.subscribe([self._topic])
-        self._transactional.init_transactions()
-
-    def send(self, partition: int, value: bytes) -> None:
-        self._sent.append(self._plain.send(self._topic, value, partition=partition))
-
-    def transact(self, values: Sequence[bytes], *, is_committed: bool) -> None:
-        self._transactional.begin_transaction()
-        sent = [
-            self._transactional.send(self._topic, value, partition=PLAIN_PARTITIONS)
-            for value in values
-        ]
-        for each in sent:
-            each.get(_CALL_SECONDS)
-        if is_committed:
-            self._transactional.commit_transaction()
-        else:
-            self._transactional.abort_transaction()
-
-    def finish(self) -> None:
-        for each in self._sent:
-            each.get(_CALL_SECONDS)
-
-    def poll(self) -> list[Record]:
-        return [
-            (record.partition, record.offset, record.value)
-            for records in self._consumer.poll(timeout_ms=200).values()
-            for record in records
-        ]
-
-    def close(self) -> None:
-        # Unacknowledged records fail after `delivery_timeout_ms`.
-        self._plain.close()
-        self._transactional.close()
-        self._consumer.close()
-
-
 PROGRAMS: Sequence[Program] = (
     Program(name="java-4.1.0", mechanisms=("GSSAPI", TOKEN), run=partial(run_java, "4.1.0")),
     Program(name="java-2.2.2", mechanisms=("SCRAM-SHA-512",), run=partial(run_java, "2.2.2")),
     Program(name="librdkafka", mechanisms=("OAUTHBEARER",), run=partial(run_python, Confluent)),
-    Program(name="kafka-python", mechanisms=("PLAIN",), run=partial(run_python, Python)),
+    Program(name="kafka-python", mechanisms=("PLAIN",), run=partial(run_python, KafkaPython)),
     Program(name="franz-go", mechanisms=("SCRAM-SHA-256",), run=partial(run_go, "franz")),
     Program(name="sarama", mechanisms=("GSSAPI",), run=partial(run_go, "sarama")),
 )
