@@ -103,13 +103,6 @@ def test_a_raw_failure_closes_without_bytes() -> None:
     ]
 
 
-def test_everything_in_one_read() -> None:
-    """A client that does not wait for answers is served all the same."""
-    play = Playbook()
-    play.client(api_versions(1), handshake(2, OAUTHBEARER), authenticate(3, bearer()), fetch(4))
-    assert play.take()[-1] == "to broker: Fetch v12 #4"
-
-
 def test_a_failed_login_is_answered_after_the_delay() -> None:
     play = Playbook()
     log_in_by_scram(play, version=1, secret="wrong")

@@ -32,36 +32,6 @@ def policy(*overrides: Override) -> EnforcementPolicy:
     )
 
 
-@pytest.mark.parametrize(
-    ("principal", "mechanism", "expected"),
-    [
-        ("User:nobody", "SCRAM-SHA-256", (ENFORCE, 1000)),
-        ("User:nobody", "OAUTHBEARER", (ENFORCE, 2000)),
-        # one setting from the exact rule, the other from the longest prefix that has it
-        ("User:batch-7", "OAUTHBEARER", (OBSERVE, 4000)),
-        ("User:batch-8", "OAUTHBEARER", (PROBE, 4000)),
-        ("User:bat", "OAUTHBEARER", (PROBE, 3000)),
-        # an exact rule is not a prefix, a prefix matches itself, case matters
-        ("User:batch-77", "OAUTHBEARER", (PROBE, 4000)),
-        ("User:b", "SCRAM-SHA-512", (PROBE, 3000)),
-        ("user:b", "SCRAM-SHA-512", (ENFORCE, 1000)),
-        # 0 is explicit
-        ("User:carol", "OAUTHBEARER", (ENFORCE, 0)),
-    ],
-)
-def test_the_most_specific_rule_decides_each_setting(
-    principal: str, mechanism: str, expected: tuple[Enforcement, int]
-) -> None:
-    rules = policy(
-        prefix("User:b", PROBE, 3000),
-        exact("User:batch-7", OBSERVE),
-        prefix("User:batch-", None, 4000),
-        exact("User:carol", None, 0),
-    )
-    terms = rules.terms_for(Identity(principal), mechanism)
-    assert (terms.enforcement, terms.max_reauth_ms) == expected
-
-
 short_names = st.text("ab", max_size=4)
 overrides = st.builds(
     Override,

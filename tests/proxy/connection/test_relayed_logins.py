@@ -378,12 +378,6 @@ class TestOpaque:
         play.broker(response(0, b"\0\0" + bytes(4)))
         assert play.take() == ["authenticated Opaque:X-OWN@192.0.2.1"]
 
-    def test_a_lifetime_of_the_broker_needs_no_confirmation(self) -> None:
-        play = shaken_hands("X-OWN")
-        play.client(authenticate(2, b"token"))
-        play.broker(answered(2, b"done", lifetime_ms=5_000))
-        assert play.take()[-1] == "authenticated Opaque:X-OWN@192.0.2.1"
-
     def test_a_rule_makes_it_a_user(self) -> None:
         play = self.opaque(rules=r"RULE:GSSAPI@192\.0\.2\..*/etl/")
         play.broker(response(0, b"\0\0" + bytes(4)))

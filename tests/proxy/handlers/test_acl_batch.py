@@ -20,8 +20,6 @@ from proxy.store import Store
 from proxy.wire.apis import MAX_FILTERS, MAX_RESULT_BYTES
 from proxy.wire.primitives import write_array_length
 from tests.support.acls import (
-    FILTERS_BETTER,
-    FILTERS_SEEN,
     MemoryAclStore,
     acl,
     answer,
@@ -139,24 +137,7 @@ def test_results_are_as_if_each_filter_had_been_sent_alone(
     assert [plain(one) for one in results] == [plain(one) for one in expected]
 
 
-@pytest.mark.parametrize(("changes", "reported"), [*FILTERS_SEEN, *FILTERS_BETTER])
-def test_one_mistake_spoils_nothing_else(changes: dict[str, Any], reported: Any) -> None:
-    """A code 0 is an error of its filter; a code of a later Kafka finds nothing, as in v3."""
-    store = MemoryAclStore(acl())
-    one, middle, other = described(store, asking(), asking(**changes), asking())
-    assert plain(one) == plain(other) == plain(alone(store, asking()))
-    assert plain(middle) == plain(alone(store, asking(**changes)))
-    assert (middle.error_code.name == "invalid_request") == ((changes, reported) in FILTERS_BETTER)
-
-
 # ---------------------------------------------------------------------- bad input
-
-
-def test_repeated_filters_each_have_the_result() -> None:
-    store = MemoryAclStore(acl(), acl("u", "User:bob"))
-    wanted = [asking(principal_filter="User:bob"), asking(), asking(principal_filter="User:bob")]
-    results = described(store, *wanted, *wanted)
-    assert [plain(one) for one in results] == [plain(alone(store, one)) for one in wanted] * 2
 
 
 def test_100_000_filters() -> None:
@@ -205,22 +186,6 @@ def test_too_many_filters_are_one_invalid_request(authorized: bool) -> None:
 
 
 # ---------------------------------------------------------------------- large answers
-
-
-def test_results_up_to_the_bound_then_refusals() -> None:
-    """In the order of the filters, so that a client knows what to ask again."""
-    store = MemoryAclStore(*(acl(f"t{number}", f"User:{number}") for number in range(20)))
-    filters = [asking(principal_filter=f"User:{number}") for number in range(20)]
-    whole = [plain(one) for one in described(store, *filters)]
-    answered_before = 0
-    for most in range(0, 800, 7):
-        results, _ = bounded(store, filters, most)
-        fitting = errors(results).count("none")
-        assert errors(results) == ["none"] * fitting + ["policy_violation"] * (20 - fitting)
-        assert [plain(one) for one in results[:fitting]] == whole[:fitting]
-        assert answered_before <= fitting
-        answered_before = fitting
-    assert answered_before == 20
 
 
 @given(

@@ -135,14 +135,6 @@ def test_the_api_hands_it_on() -> None:
     assert (names_of(response.filter_results[0]), size) == ([["alice"]], len(reported))
 
 
-def test_one_mistake_spoils_nothing_else() -> None:
-    store = store_of(QuotaEntity(user="alice"))
-    reported = results(store, body_of(ALICE, (("group", 2, None),), ALICE))
-    assert errors(reported) == ["none", "unsupported_version", "none"]
-    assert reported[1].entries is None
-    assert names_of(reported[0]) == names_of(reported[2]) == [["alice"]]
-
-
 def test_100_000_filters_and_one_more() -> None:
     store = store_of(QuotaEntity(user="u00007"))
     users = [f"u{n:05}" for n in range(MAX_FILTERS)]

@@ -27,13 +27,6 @@ def test_lives_through_an_overdraft() -> None:
     assert bucket.tokens(11.0) == pytest.approx(-1.0)
 
 
-def test_a_permissive_quota_takes_whatever_is_asked() -> None:
-    (bucket,) = buckets(5.0)
-    assert bucket.record(55, now=7.3) == 0
-    assert bucket.record(5, now=7.3) == 1_000
-    assert bucket.record(5, now=7.3) == 2_000
-
-
 def test_what_was_not_done_is_given_back() -> None:
     """Also when the sample in which it was taken is over."""
     (bucket,) = buckets(1.0)
@@ -51,15 +44,6 @@ def test_giving_back_never_fills_it_above_its_brim() -> None:
     assert bucket.tokens(5.0) == 11.0
     assert bucket.try_record(12, now=6.5) == 0
     assert bucket.try_record(1, now=6.5) == 1_000
-
-
-def test_is_the_proxys_not_the_workers() -> None:
-    first, second = buckets(1.0, workers=2)
-    assert first.try_record(12, now=5.0) == 0
-    assert second.try_record(1, now=5.5) == 500
-    assert second.try_record(4, now=6.0) == 0
-    assert first.try_record(1, now=6.0) == 4_000
-    assert second.throttle_time_ms(now=8.0) == 2_000
 
 
 def test_a_worker_whose_clock_lags_is_not_overlooked() -> None:

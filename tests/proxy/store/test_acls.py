@@ -48,19 +48,6 @@ def test_the_version_grows_with_changes_only(store: Store) -> None:
     assert store.acl_version() > second
 
 
-def test_overlapping_filters_each_tell_what_they_found(store: Store) -> None:
-    store.create_acls([acl("a"), acl("b"), acl("b", pattern_type=PREFIXED), acl("c")])
-    match = AclFilter(name="bb", pattern_type=PatternType.MATCH)
-    asked = [AclFilter(name="b"), AclFilter(pattern_type=LITERAL, name="b"), match, match]
-    assert store.delete_acls(asked) == (
-        (acl("b"), acl("b", pattern_type=PREFIXED)),
-        (acl("b"),),
-        (acl("b", pattern_type=PREFIXED),),
-        (acl("b", pattern_type=PREFIXED),),
-    )
-    assert list(store.acl_snapshot().acls) == [acl("a"), acl("c")]
-
-
 def test_a_request_that_fails_leaves_nothing_behind(store: Store) -> None:
     """The second name cannot be stored (a lone surrogate), so the first must not be either."""
     before = store.acl_version()

@@ -169,50 +169,6 @@ def test_a_copy_that_nobody_confirmed_does_not_become_ones_own(
 # --- what is shown
 
 
-def test_none_leaves_a_part_as_it_is(mirror: SqliteMirror) -> None:
-    """Nothing is something else than no answer."""
-    take_over(mirror, 5.0, acl(), quotas=LIMITED)
-    assert mirror.take_over(asked_at=6.0, new_acls=None, new_quotas=None)
-    assert shown(mirror) == ([acl()], LIMITED)
-    assert mirror.take_over(asked_at=7.0, new_acls=None, new_quotas={})
-    assert shown(mirror) == ([acl()], {})
-    assert mirror.take_over(asked_at=8.0, new_acls=[], new_quotas=None)
-    assert shown(mirror) == ([], {})
-    assert mirror.mirror() == Mirror(asked_at=8.0)
-
-
-def test_workers_need_not_read_everything_after_an_answer(mirror: SqliteMirror) -> None:
-    """The log has what was added and removed, and no line without a change."""
-    take_over(mirror, 5.0, acl("a"), acl("b"), quotas=LIMITED)
-    version, quota_version = mirror.acl_version(), mirror.quota_version()
-    take_over(mirror, 6.0, acl("b"), acl("a"), quotas=LIMITED)
-    assert (mirror.acl_version(), mirror.quota_version()) == (version, quota_version)
-    take_over(mirror, 7.0, acl("b"), acl("c"), quotas=LIMITED)
-    changes = mirror.acl_changes(version)
-    assert changes is not None
-    assert (changes.created, changes.deleted) == ((acl("c"),), (acl("a"),))
-    take_over(mirror, 8.0, acl("c"), quotas={})
-    changes = mirror.acl_changes(version)
-    assert changes is not None
-    assert (changes.created, {*changes.deleted}) == ((acl("c"),), {acl("a"), acl("b")})
-    assert mirror.quota_version() > quota_version
-
-
-def test_what_the_brokers_name_twice_is_there_once(mirror: SqliteMirror) -> None:
-    take_over(mirror, 5.0, acl("b"), acl("a"), acl("b"), quotas={})
-    assert shown(mirror) == ([acl("a"), acl("b")], {})
-
-
-def test_a_problem_stays_until_the_brokers_answer(mirror: SqliteMirror) -> None:
-    take_over(mirror, 5.0, acl(), quotas={})
-    mirror.note_problem("first")
-    mirror.note_problem("second")
-    assert mirror.mirror() == Mirror(asked_at=5.0, problem="second")
-    assert shown(mirror) == ([acl()], {})
-    assert take_over(mirror, 8.0, quotas={})
-    assert mirror.mirror() == Mirror(asked_at=8.0, problem=None)
-
-
 @pytest.mark.parametrize(
     ("after", "settled"),
     [(-5.0, False), (0.0, False), (SETTLES_WITHIN - 2**-20, False), (SETTLES_WITHIN, True)],
@@ -237,14 +193,6 @@ def test_what_may_not_have_a_change_yet_does_not_undo_it(
         assert versions is None, "it must be looked again, whatever the answer is"
         changed = {ALICE: {PRODUCER: 6.0}, BOB: {PRODUCER: 1.0}}
         assert shown(mirror) == ([acl("new"), acl("old")], changed)
-
-
-def test_the_last_of_several_changes_holds(mirror: SqliteMirror) -> None:
-    for number, created in enumerate((True, False, True, False)):
-        mirror.note_acls(32.0 + number / 8, [acl("a")], created=created)
-        mirror.note_quotas(32.0 + number / 8, {ALICE: {PRODUCER: float(number) or None}})
-    take_over(mirror, 32.0, acl("a"), quotas={})
-    assert shown(mirror) == ([], {ALICE: {PRODUCER: 3.0}})
 
 
 def test_a_file_that_another_proxy_took_is_no_mirror(mirror: SqliteMirror, path: Path) -> None:
