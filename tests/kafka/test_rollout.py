@@ -26,10 +26,7 @@ from sasl.states import Enforcement
 from tests.support.kafka import go, java, packages
 from tests.support.kafka.clients import User, password_of, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
-from tests.support.kafka.sasl_clients import (
-    Confluent,
-    run_program,
-)
+from tests.support.kafka.sasl_clients import Confluent, run_program
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.sessions import PARTITIONS, Client, KafkaPython, Records, run_python
 from tests.support.kafka.wire_client import WireClient

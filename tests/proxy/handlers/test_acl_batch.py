@@ -19,13 +19,7 @@ from proxy.handlers.acls import Acls, answer_batch
 from proxy.store import Store
 from proxy.wire.apis import MAX_FILTERS, MAX_RESULT_BYTES
 from proxy.wire.primitives import write_array_length
-from tests.support.acls import (
-    MemoryAclStore,
-    acl,
-    answer,
-    asking,
-    whole,
-)
+from tests.support.acls import MemoryAclStore, acl, answer, asking, whole
 from tests.support.kio_messages import decode, encode, request_type, response_type
 from tests.support.messages import request_body
 

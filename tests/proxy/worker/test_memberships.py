@@ -17,14 +17,7 @@ from proxy.worker.listener import Listener
 from sasl.identity import Identity
 from tests.support.frames import api_versions
 from tests.support.playbook import SCRAM, Playbook, log_in_by_scram
-from tests.support.relay import (
-    PLAINTEXT,
-    Services,
-    listen,
-    listener_of,
-    read_frame,
-    settings_of,
-)
+from tests.support.relay import PLAINTEXT, Services, listen, listener_of, read_frame, settings_of
 
 
 def write(directory: Path, **groups: list[str]) -> Path:
