@@ -36,7 +36,6 @@ NOT_WAITED_FOR = {
     "confluent_kafka": "the demo's",
     "kafka": "the demo's",
     "pyspark": "the report's",
-    "proxy.worker.quota_service": "of a quota callback that wants the cluster",
 }
 
 VALIDATION, WORKER, HTTP = 1, 2, 3
