@@ -46,10 +46,10 @@ AUTO = {
 CAPABLE = ("librdkafka", "java-new", "franz", "sarama", "python", "kafkajs")
 OLD = ("java-old", "sarama-raw", "python-old", "aiokafka")
 AT = (
-    ("librdkafka", "java-new", "franz", "sarama-raw", "kafkajs", "aiokafka"),
-    ("librdkafka", "java-old", "sarama", "python", "python-old"),
+    ("librdkafka", "java-new", "sarama-raw", "kafkajs", "aiokafka"),
+    ("librdkafka", "java-old", "franz", "sarama", "python", "python-old"),
 )
-"""Clients of each proxy."""
+"""Clients of each proxy; those of the first survive that it is killed as a whole."""
 LOGINS = 2
 """Logins of each of them: a producer, a transactional one, and a group."""
 IN_PROCESS: dict[str, type[Client]] = {"librdkafka": Confluent, "python": KafkaPython}
@@ -84,7 +84,7 @@ class Clients:
         self._bad: Future[None] | None = None
         self._issuer, self._directory = issuer, directory
         self.pool = ThreadPoolExecutor(32)
-        self._running = []
+        self._running: list[Future[Records]] = []
         for number, proxy in enumerate(proxies):
             bootstrap = str(proxy.addresses()["AUTO"])
             for name in AT[number]:
@@ -94,6 +94,12 @@ class Clients:
     def add_turning(self, proxy: ProxyProcess) -> None:
         """Add a client that turns bad later; it does not survive the end of a process."""
         self._bad = self.pool.submit(self._turning, proxy)
+
+    def check(self) -> None:
+        """Raise the failure of a client that has ended too early."""
+        for each in self._running:
+            if each.done():
+                each.result()
 
     def stop(self) -> list[Records]:
         self.until.touch()
@@ -164,6 +170,7 @@ def test_capable_clients_are_enforced_and_no_other_is_killed(
         enforced = dict.fromkeys((*CAPABLE, TURNING), "enforced")
 
         def settled() -> bool:
+            clients.check()
             return stages(proxies[0]) == enforced | dict.fromkeys(OLD, "seen")
 
         reloading = clients.pool.submit(reload_often, proxies[1])

@@ -32,8 +32,8 @@ include /etc/ldap/schema/inetorgperson.schema
 modulepath /usr/lib/ldap
 moduleload back_mdb
 moduleload ppolicy
-TLSCertificateFile {folder}/slapd.pem
-TLSCertificateKeyFile {folder}/slapd.pem
+TLSCertificateFile {folder}/server.pem
+TLSCertificateKeyFile {folder}/server.pem
 TLSCACertificateFile {folder}/ca.pem
 disallow bind_anon
 database mdb
@@ -168,7 +168,7 @@ def running_slapd(folder: Path, certificate: bytes, *people: str) -> Iterator[Sl
     (folder / "data").mkdir()
     (folder / "admin").write_text(ADMIN_PASSWORD)
     (folder / "reader").write_text("of the reader")
-    (folder / "slapd.pem").write_bytes(certificate)
+    (folder / "server.pem").write_bytes(certificate)
     config, content = folder / "slapd.conf", folder / "content.ldif"
     config.write_text(
         _CONFIG.format(folder=folder, suffix=SUFFIX, admin=ADMIN, password=ADMIN_PASSWORD)
