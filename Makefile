@@ -39,7 +39,8 @@ cluster: $(VENV)/test ## the image, and the manifests on a real Kubernetes, befo
 	$(BIN)/pytest -m cluster --log-cli-level INFO
 
 fast: $(VENV)/test ## the tests that need neither Kafka nor Spark
-	$(BIN)/pytest $(THREE) -m "not slow and not kafka and not cluster" --ignore tests/metrics/spark --ignore tests/deploy
+	$(BIN)/pytest $(THREE) -m "not slow and not kafka and not cluster" \
+		--ignore tests/kafka --ignore tests/cluster --ignore tests/metrics/spark --ignore tests/deploy
 
 pythons: ## those, and the demo, on the oldest and the newest Python that is supported
 	.ci/pythons

@@ -17,6 +17,8 @@ _MODULES: Final = {
     "azure": ("azure.identity",),
 }
 """Modules that must be there for each extra."""
+_NEWEST_PYTHON: Final = {"confluent_kafka": (3, 14)}
+"""Newest Python that a module has wheels for, as in the markers of pyproject.toml."""
 
 
 def missing(extra: str) -> str | None:
@@ -25,6 +27,10 @@ def missing(extra: str) -> str | None:
     absent = [name for name in _MODULES[extra] if not _is_there(name)]
     if not absent:
         return None
+    for name in absent:
+        if name in _NEWEST_PYTHON and sys.version_info[:2] > (newest := _NEWEST_PYTHON[name]):
+            wanted, running = ("{}.{}".format(*one) for one in (newest, sys.version_info))
+            return f"needs {name}, which has no wheel for Python {running}: use Python {wanted}"
     return f"needs {' and '.join(absent)}, the extra {extra}{_command(extra)}"
 
 
@@ -47,7 +53,7 @@ def _command(extra: str) -> str:
     needed = " ".join(
         f"'{requirement.strip()}'"
         for requirement, _, marker in (one.partition(";") for one in required)
-        if marker.strip(" ()").replace('"', "'") == f"extra == '{extra}'"
+        if f"extra == '{extra}'" in marker.replace('"', "'")
     )
     if not needed:
         return ""

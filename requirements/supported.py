@@ -9,7 +9,7 @@ Python since 3.6, so that one that is too old can say so.
 import platform
 import sys
 
-OLDEST, NEWEST = (3, 11), (3, 14)
+OLDEST, NEWEST = (3, 11), (3, 15)
 MACHINES = ("x86_64", "aarch64")
 
 

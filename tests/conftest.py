@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import sys
 from typing import Any
 
 import pytest
@@ -19,6 +20,19 @@ SPARK = "tests/metrics/spark/"
 """Its files share a JVM, which is slow to start."""
 LONGEST = ("tests/test_compiled.py", SPARK)
 """They run in one process each for minutes, so they start first; else the others wait for them."""
+
+if sys.version_info >= (3, 15):  # confluent-kafka has no wheel for it
+    collect_ignore = [
+        "docs",
+        "test_docs.py",
+        "proxy/cli/test_report_options.py",
+        "proxy/delivery",
+        "proxy/demo",
+        *(
+            f"proxy/process/test_{it}.py"
+            for it in ("service_manager", "start_delivery", "take_over")
+        ),
+    ]
 
 
 class SharedStarts(LoadFileScheduling):

@@ -150,11 +150,7 @@ def _place(out: str) -> Iterator[Path]:
 
 def _read_topic(settings: Settings, topic: str, engine: "DuckEngine", made: Staging) -> None:
     """Read a topic; with a state, only the messages since the last run."""
-    try:
-        from metrics.readiness.topic import TopicReader
-    except ImportError:
-        problem = "kafka: needs confluent-kafka: pip install 'confluent-kafka>=2.6'"
-        raise ReportError(problem) from None
+    from metrics.readiness.topic import TopicReader
     from metrics.readiness.topic_table import TopicTable
 
     with ExitStack() as until_read:
