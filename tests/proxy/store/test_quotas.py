@@ -52,10 +52,11 @@ def test_all_or_nothing(store: Store) -> None:
 def test_a_cache_sees_what_others_wrote(store: Store, path: Path) -> None:
     cached = CachedQuotas(store)
     other = open_store(f"sqlite:{path}")
-    other.alter_quotas({USER: {PRODUCER: 5.0}})
+    for limit, changes in ((5.0, True), (5.0, False), (None, True)):
+        other.alter_quotas({USER: {PRODUCER: limit}})
+        assert cached.refresh_if_changed() is changes
+        assert cached.quotas == ({USER: {PRODUCER: limit}} if limit else {})
     other.close()
-    assert cached.refresh_if_changed()
-    assert cached.quotas == {USER: {PRODUCER: 5.0}}
 
 
 entities = st.sampled_from(
