@@ -217,6 +217,10 @@ MISTAKES = [
     ("sqlite:state.db", "broker:state.db\n  refresh.ms: 30001", "store.refresh.ms: must be at most 30000, got 30001"),
     ("sqlite:state.db", "sqlite:no/state.db", "store.url: DIR/no is not a directory"),
     ("sqlite:state.db", "state.db", "store.url: must be sqlite:PATH or broker:PATH, got 'state.db'"),
+    ("sqlite:state.db", "'broker:'", "store.url: must be sqlite:PATH or broker:PATH, got 'broker:'"),
+    ("sqlite:state.db", "broker://h:1/x", "store.url: must be sqlite:PATH or broker:PATH, got 'broker://h:1/x'"),
+    ("sqlite:state.db", "Broker:x", "store.url: must be sqlite:PATH or broker:PATH, got 'Broker:x'"),
+    ("sqlite:state.db", "brokers:x", "store.url: must be sqlite:PATH or broker:PATH, got 'brokers:x'"),
 ]
 
 
