@@ -308,7 +308,7 @@ def _answers(side: Side, profile: str, versions: Versions) -> Iterator[tuple[str
 
 
 def _answer(client: Client, normal: Normal, question: Question, context: Context) -> str:
-    answer = client.ask(question.api_key, context.version, question.build(context))
+    answer = client.ask(question.api_key, context.version, context.filled(question.fields))
     if isinstance(answer, Outcome):
         return answer.value
     return normal.text(question.api_key, answer, is_list=question.is_list)
@@ -318,7 +318,9 @@ def _versions(question: Question, offered: Versions, *, is_thorough: bool) -> It
     if question.api_key not in offered:
         return ()
     low, high = offered[question.api_key]
-    fitting = [each for each in range(low, high + 1) if question.versions(each)]
+    fitting = [
+        each for each in range(low, high + 1) if question.since <= each <= question.until
+    ]
     if is_thorough or len(fitting) <= 3:
         return fitting
     return (fitting[0], fitting[len(fitting) // 2], fitting[-1])
