@@ -26,6 +26,7 @@ from tests.support.kafka.quotas import (
     set_kafkas,
     told_by_librdkafka,
 )
+from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.wire_client import ask
 from tests.support.kafka.without_sasl import (
     CLIENT_AUTH,
@@ -160,8 +161,11 @@ def test_without_a_certificate_that_is_required_nobody_is_let_in(
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_the_same_is_said(kafka_side: Side, proxy_side: Side, name: str) -> None:
-    act = CONVERSATIONS[name]
-    assert proxy_side.run(PLAINTEXT, act) == kafka_side.run(PLAINTEXT, act)
+    def act(actor: Actor) -> None:
+        actor.act(program.steps)
+
+    program = CONVERSATIONS[name]
+    assert proxy_side.run(program.listener, act) == kafka_side.run(program.listener, act)
 
 
 # --- a library

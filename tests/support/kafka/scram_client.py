@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import hmac
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 #: The client's nonce in all tests, so that transcripts can identify the server's part.
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -76,13 +76,10 @@ class ScramFinal:
     proof: bytes
     server_signature: bytes
 
-    def message(self) -> bytes:
-        """Return the message's bytes."""
-        return f"{self.bare},p={base64.b64encode(self.proof).decode()}".encode()
-
-    def with_bare(self, bare: str) -> "ScramFinal":
-        """The same proof under another text."""
-        return replace(self, bare=bare)
+    def message(self, form: str = "{bare},p={proof}") -> bytes:
+        """Return the message's bytes; `tail` is the proof without its first three bytes."""
+        proof = base64.b64encode(self.proof).decode()
+        return form.format(bare=self.bare, proof=proof, tail=proof[4:]).encode()
 
     def verifies(self, server_final: bytes) -> bool:
         """Whether the server's signature is correct."""

@@ -1,7 +1,6 @@
 """Comparison of Kafka and the proxy without SASL, with client certificates."""
 
-import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,8 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from tests.support.certificates import Authority
 from tests.support.kafka.cluster import KafkaCluster, wait_until
-from tests.support.kafka.sasl_differential.transcript import (
-    METADATA,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-    Act,
-    Actor,
-)
-from tests.support.kafka.wire_client import API_VERSIONS, Address, WireClient, ask, metadata_fields
+from tests.support.kafka.sasl_differential.transcript import METADATA, Actor, read_programs
+from tests.support.kafka.wire_client import Address, WireClient, ask, metadata_fields
 from tests.support.messages import request_body
 from tests.support.processes import free_port_range, free_ports
 from tests.support.proxy_process import GATEWAY_BROKERS
@@ -149,7 +142,7 @@ class Side:
     files: Path
     issuer: Issuer
 
-    def run(self, listener: str, act: Act, shown: str | None = None) -> str:
+    def run(self, listener: str, act: Callable[[Actor], object], shown: str | None = None) -> str:
         """The transcript of a conversation on one connection."""
         certificate = None if shown is None else str(self.files / f"{shown}.pem")
         address = self.addresses[listener]
@@ -206,54 +199,5 @@ def with_acls(side: Side) -> Side:
     return side
 
 
-# Conversations that try SASL on listeners without it
-
-
-_FIRST = b"n,,n=alice,r=nonce"
-
-
-def _software(name: str) -> bytes:
-    fields = {"client_software_name": name, "client_software_version": "1"}
-    return request_body(API_VERSIONS, 3, **fields)
-
-
-CONVERSATIONS: Mapping[str, Act] = {
-    "handshakes": lambda a: (
-        [
-            a.handshake(mechanism, version)
-            for mechanism in ("SCRAM-SHA-256", "OAUTHBEARER", "NO-SUCH", "")
-            for version in (0, 1)
-        ],
-        a.metadata(),
-    ),
-    "tokens": lambda a: (
-        [a.authenticate(_FIRST, version) for version in (0, 1, 2)],
-        a.handshake("SCRAM-SHA-256"),
-        a.authenticate(_FIRST),
-        a.metadata(),
-    ),
-    "raw_token": lambda a: (a.handshake("SCRAM-SHA-256", 0), a.token(_FIRST), a.ends()),
-    "a_handshake_too_new": lambda a: (a.handshake("SCRAM-SHA-256", 2), a.ends()),
-    "a_token_too_new": lambda a: (a.authenticate(_FIRST, 3), a.ends()),
-    "a_handshake_cut_short": lambda a: (a.ask(SASL_HANDSHAKE, 1, b"\0\x20SCRAM"), a.ends()),
-    "a_token_cut_short": lambda a: (a.ask(SASL_AUTHENTICATE, 1, b"\0\0\0\x20n,,"), a.ends()),
-    "metadata_at_once": lambda a: (a.metadata(), a.api_versions(3), a.metadata()),
-    "api_versions": lambda a: (
-        [a.api_versions(version) for version in (0, 1, 2, 3, 4, 0, 99, 3)],
-        [a.api_versions(3, body=_software(name)) for name in ("", "my client")],
-        a.metadata(),
-    ),
-    "an_api_that_is_none": lambda a: (
-        a.send(4_711, 0, b"", label="API 4711", flexible=False),
-        a.ends(),
-    ),
-    "a_frame_too_long": lambda a: (
-        a.raw(struct.pack(">i", 104_857_601) + b"\0\3\0\1", "a frame of 104,857,601 bytes"),
-        a.ends(),
-    ),
-    "half_a_frame": lambda a: (
-        a.raw(struct.pack(">i", 100) + b"\0\3", "half a frame"),
-        a.finish_sending(),
-        a.ends(),
-    ),
-}
+CONVERSATIONS = read_programs(Path(__file__).with_suffix(".jsonl"))
+"""They try SASL on listeners without it."""

@@ -318,9 +318,7 @@ def _versions(question: Question, offered: Versions, *, is_thorough: bool) -> It
     if question.api_key not in offered:
         return ()
     low, high = offered[question.api_key]
-    fitting = [
-        each for each in range(low, high + 1) if question.since <= each <= question.until
-    ]
+    fitting = [each for each in range(low, high + 1) if question.since <= each <= question.until]
     if is_thorough or len(fitting) <= 3:
         return fitting
     return (fitting[0], fitting[len(fitting) // 2], fitting[-1])

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.java import is_since
-from tests.support.kafka.sasl_differential import frames, login, oauthbearer, scram, sessions  # noqa: F401 - they register programs
 from tests.support.kafka.sasl_differential.transcript import (
     AT_ONCE,
     DELAYED,
@@ -41,7 +40,7 @@ def run(chosen: Program, world: World) -> Transcript:
 def _run_once(chosen: Program, world: World) -> tuple[Transcript, float]:
     with WireClient(world.addresses[chosen.listener]) as client:
         actor = Actor(client, world.issuer, is_timed=chosen.is_timed)
-        chosen.act(actor)
+        actor.act(chosen.steps)
         return tuple(actor.lines), actor.late
 
 

@@ -4,17 +4,19 @@ A transcript holds labels of the messages sent and the decoded answers. Values t
 servers (nonces, salts, signatures, milliseconds) are replaced by whether they were correct.
 """
 
-import math
+import json
 import re
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import timedelta
+from math import inf
+from pathlib import Path
 from typing import Any
 
 from tests.support.kafka.java import is_since
-from tests.support.kafka.scram_client import NONCE, ScramClient, ScramFinal
+from tests.support.kafka.scram_client import NONCE, ScramClient
 from tests.support.kafka.wire_client import (
     API_VERSIONS,
     Address,
@@ -24,7 +26,7 @@ from tests.support.kafka.wire_client import (
     metadata_fields,
 )
 from tests.support.messages import read_response, request_body
-from tests.support.sasl import Issuer
+from tests.support.sasl import Issuer, tampered
 
 Transcript = tuple[str, ...]
 
@@ -39,14 +41,12 @@ _CONFIGURED_LIFETIMES = (0, 2_000, 3_600_000)
 #: Seconds of silence after which a connection counts as open.
 _OPEN_AFTER_SECONDS = 4.0
 
-#: A conversation with a session that ends counts if it took no longer than its waits and this.
-_LATE_SECONDS = 0.5
-
 #: `connection.failed.authentication.delay.ms` is 100; an answer in time takes a few.
 _DELAYED_FROM_SECONDS = 0.09
 AT_ONCE, DELAYED = " at once", " delayed"
 
 
+_SLOT = re.compile(r"\{(token|header|payload|signature|nonce)\}")
 _SERVER_FIRST = re.compile(rf"r=(?:{NONCE})+[^,\s]{{16,}},s=[A-Za-z0-9+/]{{16,}}=*,i=(\d+)")
 
 
@@ -88,6 +88,53 @@ class Actor:
         self._waited = 0.0
         self._sent_at = 0.0
         self._correlation_id = 0
+        self._auth_bytes = b""
+
+    # --- steps of a program
+
+    def act(self, steps: Sequence[Any]) -> None:
+        """Take steps: each is the name of a method, or that with its arguments."""
+        for step in steps:
+            [(verb, arguments)] = step.items() if isinstance(step, dict) else [(step, {})]
+            getattr(self, verb)(**{name: self._filled(one) for name, one in arguments.items()})
+
+    def _filled(self, value: Any) -> Any:
+        match value:
+            case {"token": claims}:
+                return self._minted(claims)
+            case {"text": parts, **more}:
+                return self._text(parts, more.get("claims", {}))
+            case {"bytes": parts, **more}:
+                return self._text(parts, more.get("claims", {})).encode("latin-1")
+            case {"authenticate": message, "version": version, **more}:
+                body = authenticate_body(self._filled(message), version)
+                return body[: len(body) - more.get("cut", 0)] + more.get("behind", "").encode()
+        return value
+
+    def _text(self, parts: Sequence[Any], claims: Mapping[str, Any]) -> str:
+        text = "".join(part if isinstance(part, str) else part[0] * part[1] for part in parts)
+        token = self._minted(claims)
+        header, payload, signature = token.split(".")
+        nonce = self._auth_bytes.split(b",")[0].removeprefix(b"r=").decode("latin-1")
+        slots = {"token": token, "header": header, "payload": payload, "signature": signature}
+        return _SLOT.sub(lambda found: (slots | {"nonce": nonce})[found[1]], text)
+
+    def _minted(self, claims: Mapping[str, Any]) -> str:
+        forged = {
+            "hmac": self.issuer.mint_hmac,
+            "unsigned": self.issuer.mint_unsigned,
+            "with_wrong_key": self.issuer.mint_with_wrong_key,
+            "tampered": lambda: tampered(self.mint()),
+        }
+        if "forged" in claims:
+            return forged[claims["forged"]]()
+        now = int(time.time())
+        return self.mint(
+            **{
+                name: now + value["in"] if isinstance(value, dict) and "in" in value else value
+                for name, value in claims.items()
+            }
+        )
 
     # --- whole exchanges
 
@@ -107,7 +154,8 @@ class Actor:
         body = authenticate_body(auth_bytes, version)
         name = f"SaslAuthenticate v{version} {label or 'token'}"
         answer = self.ask(SASL_AUTHENTICATE, version, body, label=name)
-        return b"" if answer is None else bytes(answer.auth_bytes)
+        self._auth_bytes = b"" if answer is None else bytes(answer.auth_bytes)
+        return self._auth_bytes
 
     def token(self, auth_bytes: bytes, *, label: str = "raw token") -> bytes:
         """A raw SASL token, as after SaslHandshake v0; returns the answer."""
@@ -141,38 +189,35 @@ class Actor:
         password: str | None = None,
         version: int = 2,
         handshake: int = 1,
+        client: Mapping[str, Any] | None = None,
+        cbind: str | None = None,
+        extension: str = "",
+        final: str = "{bare},p={proof}",
+        pause: float = 0.0,
     ) -> Step:
-        """A whole login or re-authentication with SCRAM."""
-        scram = ScramClient(
+        """A whole login or re-authentication with SCRAM; `client` has other fields of it, `final`
+        is the form of the last message, and `pause` seconds pass before that."""
+        raw = handshake == 0
+        plain = ScramClient(
             mechanism=mechanism, name=name, password=password or PASSWORDS.get(name, "none")
         )
-        self.handshake(mechanism, handshake)
-        self.scram_messages(scram, version, raw=handshake == 0)
-
-    def scram_messages(
-        self,
-        scram: ScramClient,
-        version: int = 2,
-        *,
-        raw: bool = False,
-        bend: Callable[[ScramFinal], ScramFinal] = lambda final: final,
-        cbind: str | None = None,
-        final_extension: str = "",
-    ) -> Step:
-        """Send the messages after the handshake; `bend` alters the last one."""
+        scram = replace(plain, **(client or {}))
 
         def say(message: bytes, label: str) -> bytes:
             if raw:
                 return self.token(message, label=f"raw {label}")
             return self.authenticate(message, version, label=label)
 
+        self.handshake(mechanism, handshake)
         first = say(scram.first(), "client-first")
+        if pause:
+            self.wait(pause)
         if not first.startswith(f"r={scram.nonce}".encode()):
             return
-        final = bend(scram.answer(first, cbind=cbind, extension=final_extension))
-        answer = say(final.message(), "client-final")
+        last = scram.answer(first, cbind=cbind, extension=extension)
+        answer = say(last.message(final), "client-final")
         if answer:
-            self._see(f"server signature right: {final.verifies(answer)}")
+            self._see(f"server signature right: {last.verifies(answer)}")
 
     def api_versions(self, version: int = 3, **how: Any) -> Any:
         """ApiVersions."""
@@ -253,9 +298,11 @@ class Actor:
         """Seconds by which the conversation is late."""
         return time.monotonic() - self._began - self._waited
 
-    def note(self, text: str) -> Step:
-        """Record a finding of the program."""
-        self._see(text)
+    def until_half_a_second(self) -> Step:
+        """Wait until the middle of the next second: tokens expire at whole ones."""
+        middle = 1.5 - time.time() % 1
+        self.takes(middle)
+        time.sleep(middle)
 
     def _is_odd(self, correlation_id: int) -> bool:
         return not 0 < correlation_id <= self._correlation_id
@@ -274,43 +321,26 @@ class Actor:
         self.lines.append(f"< {text}")
 
 
-Act = Callable[[Actor], object]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One named conversation."""
+    """One named conversation; timed ones run alone, to measure the server's delays."""
 
     name: str
-    act: Act
-    listener: str
-    is_timed: bool
-    late: float
+    steps: Sequence[Any]
+    listener: str = "LONG"
+    is_timed: bool = False
+    late: float = inf
     """Seconds of delay after which a conversation is repeated."""
 
 
-PROGRAMS: dict[str, Program] = {}
+def read_programs(path: Path) -> dict[str, Program]:
+    """Programs by name, from one in each line."""
+    found = [Program(**json.loads(line)) for line in path.read_text().splitlines()]
+    assert len({one.name for one in found}) == len(found)
+    return {one.name: one for one in found}
 
 
-def programs(
-    acts: Mapping[str, Act],
-    *,
-    listener: str = "LONG",
-    is_timed: bool = False,
-    late: float | None = None,
-) -> None:
-    """Register programs by name; timed ones run alone, to measure the server's delays."""
-    most = math.inf if listener == "LONG" else _LATE_SECONDS
-    for name, act in acts.items():
-        if name in PROGRAMS:
-            raise ValueError(f"two programs named {name}")
-        PROGRAMS[name] = Program(
-            name=name,
-            act=act,
-            listener=listener,
-            is_timed=is_timed,
-            late=most if late is None else late,
-        )
+PROGRAMS = read_programs(Path(__file__).with_name("programs.jsonl"))
 
 
 # --- messages
