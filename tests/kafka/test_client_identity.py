@@ -48,8 +48,6 @@ TOKENS, TOKENS_SECRET = "tokens", "tokens-secret"
 RUN = uuid.uuid4().hex
 CAROL, DAVE = f"carol-{RUN}", f"dave,={RUN}"
 """Users of the brokers and of the proxy; SCRAM must escape Dave's name."""
-ERIN = f"erin-{RUN}"
-"""The proxy authenticates her, but has no login for her at brokers."""
 FRANK = f"frank-{RUN}"
 """Brokers do not let the proxy create tokens for him."""
 
@@ -138,7 +136,6 @@ def serving(
     config["listeners"][0] |= way | {
         "upstream.identity.allow.prefixes": ["User:"],
         "upstream.identity.super.users": [],
-        "upstream.identity.deny": [f"User:{ERIN}"],
     }
     with ProxyProcess(config, directory) as process:
         yield process
@@ -263,20 +260,6 @@ def test_the_brokers_quotas_and_authorizer_log_are_about_the_client(
     assert throttled(DAVE) == 0
     wait_until(lambda: brokers.log().count(denied) > before, what="not logged")
     assert f"Principal = User:{TOKENS} is Denied" not in brokers.log()
-
-
-def test_a_client_that_is_denied_gets_no_other_identity(
-    proxies: dict[str, ProxyProcess], issuer: Issuer
-) -> None:
-    proxy = proxies[MAPPED]
-    assert answers(proxy.addresses()["LONG"], issuer, ERIN)[0] is None
-    wait_until(
-        lambda: proxy.metric("connections_closed_total", reason="identity_refused") == 1,
-        what="not counted",
-        details=proxy.log,
-    )
-    line = f"'User:{ERIN}' may not log in as 'User:{ERIN}': upstream.identity.deny"
-    proxy.until_logged(line)
 
 
 def test_a_login_that_brokers_refuse_closes_the_connection(

@@ -1,5 +1,7 @@
 """The same requests under the same ACLs, to Kafka's StandardAuthorizer and to the proxy.
 
+Only some profiles are asked here; `make record` asks all of them, without the proxy's connections.
+
 One broker serves both: by its SASL listener, where it judges itself, and by its plain listener,
 where the proxy is a super user and has judged before.
 """
@@ -19,7 +21,7 @@ from tests.support.kafka.acl_differential.comparison import (
     offered,
 )
 from tests.support.kafka.acl_differential.conversations import run_scripts, script_acls
-from tests.support.kafka.acl_differential.profiles import PROFILES
+from tests.support.kafka.acl_differential.profiles import PROFILES, THOROUGH
 from tests.support.kafka.acl_differential.questions import QUESTIONS
 from tests.support.kafka.acl_differential.side import (
     AUTHORIZER_PROPERTIES,
@@ -33,6 +35,7 @@ from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, needs_groups]
 
+PROFILES_HERE = {name: PROFILES[name] for name in (*THOROUGH, "only-read", "prefixed-read")}
 LISTENER = "LONG"
 _REAUTH_MS = 3_600_000
 #: Only offered by brokers with a client metrics reporter.
@@ -86,8 +89,10 @@ def kafkas(broker: KafkaCluster, versions: Versions) -> Mapping[str, str]:
 
 def _judge(side: Side, versions: Versions, *, administers_users: bool) -> Mapping[str, str]:
     with closing(side):
-        side.prepare(administers_users=administers_users, profiles={**PROFILES, **script_acls()})
-        return {**run_scripts(side), **answer_all(side, versions)}
+        side.prepare(
+            administers_users=administers_users, profiles={**PROFILES_HERE, **script_acls()}
+        )
+        return {**run_scripts(side), **answer_all(side, versions, PROFILES_HERE)}
 
 
 def test_every_api_that_is_offered_is_asked(versions: Versions) -> None:

@@ -1,7 +1,7 @@
 """Comparisons with Kafka's own Java classes, without a broker.
 
 Its generated messages judge the codec and the data files, its `SslPrincipalMapper` the principals
-of certificates, and its `StandardAuthorizer` the decisions about clients with groups. The
+of certificates, and its `StandardAuthorizer` the decisions, about clients with groups, too. The
 authorizer knows clients of one principal. It is asked about each of a client's principals, and the
 answers are combined by the rule of docs/acls.md: denied if an ACL denies any of them, else allowed
 if any is allowed.
@@ -217,7 +217,7 @@ def test_kafka_names_whom_the_proxy_names() -> None:
 
 SETS = 4_000
 MAX_ACLS = 10
-TYPES = (ResourceType.TOPIC, ResourceType.GROUP)
+TYPES = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
 RESOURCES = ("a", "ab", "abc", "abd", "b", "hard")
 PATTERNS = (PatternType.LITERAL, PatternType.LITERAL, PatternType.PREFIXED)
 PERMISSIONS = (Permission.ALLOW, Permission.ALLOW, Permission.DENY)
@@ -250,7 +250,8 @@ class Case:
     name: str
 
     def lines(self) -> list[str]:
-        """Input of `Decisions`: whether each principal is allowed, and whether an ACL denies it."""
+        """Input of `Decisions`: whether each principal is allowed, whether the first one is on any
+        resource, and whether an ACL denies each."""
         asked = f"{self.host} {self.operation.value} {self.resource_type.value} {self.name}"
         allows_all = acl(
             self.name, "User:*", resource_type=self.resource_type, operation=Operation.ALL
@@ -260,6 +261,8 @@ class Case:
             lines.append(f"set {str(self.everyone).lower()}")
             lines += [_line(one) for one in acls]
             lines += [f"ask {principal} {asked}" for principal in self.principals]
+            if acls is self.acls:
+                lines.append(f"any {self.principals[0]} {asked}")
         return lines
 
 
@@ -305,9 +308,9 @@ def test_any_groups_are_judged_as_kafka_judges_each() -> None:
     answers = iter(done.stdout.split())
     results = [0, 0]
     for case in cases:
-        may, undenied = (
-            [one == "ALLOWED" for one in islice(answers, len(case.principals))] for _ in range(2)
-        )
+        count = len(case.principals)
+        *may, may_any = (one == "ALLOWED" for one in islice(answers, count + 1))
+        undenied = [one == "ALLOWED" for one in islice(answers, count)]
         expected = all(undenied) and any(may)
         for crowd, of_crowd in (((), ()), (CROWD, OF_CROWD)):
             index = AclIndex(
@@ -317,6 +320,9 @@ def test_any_groups_are_judged_as_kafka_judges_each() -> None:
                 (*case.principals, *crowd), case.host, case.operation, case.resource_type, case.name
             )
             assert decision.allowed is expected, (case, may, undenied, crowd)
+            if not crowd:
+                question = case.principals[:1], case.host, case.operation, case.resource_type
+                assert index.decide_any(*question).allowed is may_any, case
         results[expected] += 1
     assert next(answers, None) is None
     assert min(results) > SETS / 10, "one answer is as good as the other"

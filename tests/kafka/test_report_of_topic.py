@@ -95,21 +95,6 @@ def facts_of(topic: str, out: Path, *more: str) -> dict[str, Any]:
     return facts
 
 
-def test_the_report_of_a_topic_is_that_of_the_files(
-    kafka: KafkaCluster,
-    wide: str,
-    events: Path,
-    written: list[bytes],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(topic_table, "BATCH_BYTES", 50_000)  # so that there are several
-    produce(kafka, wide, written)
-    facts = facts_of(wide, tmp_path / "report", "--bootstrap-server", kafka.bootstrap())
-    assert comparable(facts) == comparable(report_of(events))
-    assert facts["engine"] == "duckdb"
-
-
 def test_with_a_state_only_what_is_new_is_read(
     kafka: KafkaCluster,
     wide: str,

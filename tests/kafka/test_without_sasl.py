@@ -4,9 +4,8 @@ Both judge by ACLs with `User:ANONYMOUS` for a super user: the identity of a cli
 may see.
 """
 
-import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,17 +14,6 @@ import pytest
 
 from tests.support.kafka.clients import Certified
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.quotas import (
-    ALTER,
-    PRODUCER,
-    WINDOW_SECONDS,
-    alteration,
-    entities,
-    ops,
-    remove_quotas,
-    set_kafkas,
-    told_by_librdkafka,
-)
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.wire_client import ask
 from tests.support.kafka.without_sasl import (
@@ -210,51 +198,3 @@ def test_librdkafka_shows_its_certificate(
         assert (message.error(), message.value()) == (None, b"hello")
     finally:
         consumer.close()
-
-
-# --- quotas; last, because a throttled connection outlives its client
-
-
-LIMIT, SIZE = 1_000, 15_000
-
-
-@pytest.fixture
-def quota_of(
-    cluster: KafkaCluster, kafka_side: Side, proxy_side: Side, proxy: ProxyProcess
-) -> Iterator[Callable[[str], None]]:
-    """Set a user's quota on both sides with the API; the command line lists and removes it."""
-    del kafka_side  # authorized to write
-    named = []
-
-    def set_both(user: str) -> None:
-        named.append(user)
-        set_kafkas(cluster, PRODUCER, LIMIT, "user", user)
-        change = alteration(entities(("user", user)), ops((PRODUCER, LIMIT)))
-        (done,) = ask(proxy_side.addresses[PLAINTEXT], ALTER, 1, change[1]).entries
-        assert done.error_code == 0, done
-        proxy.until_known()
-        listed = json.loads(proxy.command("quotas", "list", "--user", user, "--output", "json"))
-        assert listed == [{"entity": {"user": user}, "quotas": {PRODUCER: LIMIT}}]
-
-    yield set_both
-    for user in named:
-        set_kafkas(cluster, PRODUCER, None, "user", user)
-    remove_quotas(proxy)
-    proxy.until_known()
-
-
-def told_to(client: Certified, cluster: KafkaCluster, proxy: ProxyProcess) -> list[float]:
-    """Throttle times in seconds of one message, at Kafka and at the proxy."""
-    return [
-        told_by_librdkafka(client, str(address), f"of-{client.name}", "c", SIZE)
-        for address in (cluster.address(listener=REQUIRED), proxy.addresses()[REQUIRED])
-    ]
-
-
-def test_a_quota_is_set_for_the_name_in_a_certificate(
-    cluster: KafkaCluster, proxy: ProxyProcess, files: Path, quota_of: Callable[[str], None]
-) -> None:
-    """As in ACLs, but without `User:`; `tests/proxy/quota/test_certificates.py` has more names."""
-    quota_of(SUBJECTS["imitation"][1].removeprefix("User:"))
-    for reported in told_to(Certified(files=files, name="imitation"), cluster, proxy):
-        assert abs(SIZE / LIMIT - WINDOW_SECONDS - reported) <= 1.5  # the window lasts 10 to 11 s

@@ -6,7 +6,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,20 +145,6 @@ class Producing:
         assert self._producer.flush(DEADLINE_SECONDS) == 0
         self._producer.poll(0)
         return max(self.reported, default=0.0)
-
-
-def told_in_a_row(producers: Sequence[Producing], size: int) -> list[float]:
-    """Throttle times of messages of each producer within one window, repeated if it took longer."""
-    for each in producers:
-        each.send(1)  # connects
-    while True:
-        began = time.monotonic()
-        reported = [each.send(size) for each in producers]
-        if time.monotonic() - began < WINDOW_SECONDS:
-            return reported
-        time.sleep(2 * WINDOW_SECONDS)  # the first was forgotten before the last came
-        for each in producers:
-            each.reported.clear()
 
 
 def told_by_librdkafka(

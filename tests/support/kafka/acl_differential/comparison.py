@@ -281,10 +281,12 @@ def offered(address: Address) -> Versions:
     return {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 
 
-def answer_all(side: Side, versions: Versions) -> dict[str, str]:
+def answer_all(
+    side: Side, versions: Versions, profiles: Iterable[str] = PROFILES
+) -> dict[str, str]:
     """By case: the answer. Profiles are independent of each other, so they share the time."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        done = pool.map(lambda profile: list(_answers(side, profile, versions)), PROFILES)
+        done = pool.map(lambda profile: list(_answers(side, profile, versions)), profiles)
         return dict(case for cases in done for case in cases)
 
 

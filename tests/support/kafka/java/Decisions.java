@@ -25,7 +25,8 @@ import org.apache.kafka.server.authorizer.AuthorizableRequestContext;
  * What Kafka's StandardAuthorizer decides. Lines of the input, parts between blanks: `set EVERYONE`
  * begins a set of ACLs (`true`: whatever none is about is everybody's), `acl TYPE PATTERN NAME
  * PRINCIPAL HOST OPERATION PERMISSION` adds one, the numbers being those of the protocol, and `ask
- * PRINCIPAL HOST OPERATION TYPE NAME` is answered with ALLOWED or DENIED.
+ * PRINCIPAL HOST OPERATION TYPE NAME` is answered with ALLOWED or DENIED, as `any PRINCIPAL HOST
+ * OPERATION TYPE` is, about any resource of the type.
  */
 public final class Decisions {
     private Decisions() {
@@ -84,14 +85,15 @@ public final class Decisions {
 
     private static String decision(StandardAuthorizer authorizer, String[] part) throws Exception {
         String[] principal = part[1].split(":", 2);
-        Action action = new Action(
-            AclOperation.fromCode(code(part[3])),
-            new ResourcePattern(ResourceType.fromCode(code(part[4])), part[5], PatternType.LITERAL),
-            1,
-            false,
-            false);
+        AclOperation operation = AclOperation.fromCode(code(part[3]));
+        ResourceType type = ResourceType.fromCode(code(part[4]));
         Client client = new Client(
             new KafkaPrincipal(principal[0], principal[1]), InetAddress.getByName(part[2]));
+        if (part[0].equals("any")) {
+            return authorizer.authorizeByResourceType(client, operation, type).name();
+        }
+        Action action = new Action(
+            operation, new ResourcePattern(type, part[5], PatternType.LITERAL), 1, false, false);
         return authorizer.authorize(client, List.of(action)).get(0).name();
     }
 
