@@ -169,18 +169,6 @@ class Writer:
 # --- ACLs
 
 
-def test_what_the_brokers_are_told_applies_at_every_host(
-    hosts: tuple[ProxyProcess, ProxyProcess], at_brokers: Any, carol: User, topic: str
-) -> None:
-    """ACLs changed with the brokers' tools also apply to open connections."""
-    writers = [Writer(carol, host, topic) for host in hosts]
-    assert [writer.may() for writer in writers] == [False, False]
-    create(at_brokers, may_write(topic))
-    wait_until(lambda: all(writer.may() for writer in writers), what="not allowed")
-    assert delete(at_brokers, may_write(topic)) == [may_write(topic)]
-    wait_until(lambda: not any(writer.may() for writer in writers), what="still allowed")
-
-
 def test_what_one_host_is_told_the_brokers_keep(
     hosts: tuple[ProxyProcess, ProxyProcess],
     at_brokers: Any,

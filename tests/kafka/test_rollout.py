@@ -23,6 +23,10 @@ from typing import Any
 
 import pytest
 
+from metrics.readiness.analysis import Analysis, Question
+from metrics.readiness.duckdb_engine import DuckEngine
+from metrics.readiness.folder import event_files
+from metrics.report.libraries import library_of
 from sasl.states import Enforcement
 from tests.support.kafka import go, java, packages
 from tests.support.kafka.clients import User, password_of, user
@@ -198,6 +202,7 @@ def test_capable_clients_are_enforced_and_no_other_is_killed(
     later = [each for each in proxies[1].events() if each["timestamp_ms"] > reloaded_ms]
     lifetimes = [each["session_lifetime_ms"] for each in later if each["kind"] == "reauthenticated"]
     assert set(lifetimes) == {LIFETIME_MS}, "workers have different settings"
+    assert_reported(tmp_path, events)
 
 
 def topics_of(name: str, number: int) -> list[str]:
@@ -250,3 +255,19 @@ def assert_right(events: list[dict[str, Any]], written: list[Records], settled_i
         f" enforced, {sum(sum(map(sum, each.values())) for each in written)} records, settled in"
         f" {settled_in:.0f} s, demoted after {took_ms} ms, late in probe: {sorted(late)}"
     )
+
+
+def assert_reported(directory: Path, events: list[dict[str, Any]]) -> None:
+    """The readiness report of both proxies gives each client the verdict that it deserves."""
+    with DuckEngine() as engine:
+        engine.read(event_files(str(directory)))
+        analysis = Analysis(engine, engine, Question(as_of_ms=2**46), lambda _: None)
+        analysis.run()
+    late = {one["principal"] for one in events if one["kind"] == "would-be-killed"}
+    deserved = dict.fromkeys(OLD, "not_capable") | {TURNING: "failing"}
+    # a busy machine may keep a client from renewing in time
+    deserved |= {name: "ready" for name in CAPABLE if f"User:{name}" not in late}
+    found = {row["principal"].removeprefix("User:"): row for row in analysis.rows["principals"]}
+    assert {name: found[name]["verdict"] for name in deserved} == deserved
+    recognized = {library_of(row["client_software_name"]) for row in analysis.rows["clients"]}
+    assert len(recognized - {None}) >= 3

@@ -6,7 +6,7 @@ import ssl
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from tests.support.proxy_process import SUPER_USER, ProxyProcess, Serve, rows, s
 from tests.support.proxy_process import run_acls as run
 from tests.support.sasl import Issuer
 from tests.support.slapd import PEOPLE, Slapd, person, running_slapd
-from tests.support.tls import PASSWORD, escaped, keystore
+from tests.support.tls import PASSWORD, keystore
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -241,29 +241,6 @@ def tls_cluster(admin_files: Path) -> Iterator[KafkaCluster]:
         yield tls_cluster
 
 
-# --- forms of the properties file
-
-
-def pem_files(directory: Path, ca: Path) -> Mapping[str, str]:
-    """Key and certificate in one PEM file, as Kafka expects."""
-    (directory / "mine.pem").write_bytes(MINE.pem)
-    return trusting(ca) | {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(directory / "mine.pem"),
-    }
-
-
-def pem_inline(_directory: Path, ca: Path) -> Mapping[str, str]:
-    """KIP-651."""
-    return {
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.certificates": escaped(ca.read_bytes()),
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.key": escaped(MINE.key),
-        "ssl.keystore.certificate.chain": escaped(MINE.certificate),
-    }
-
-
 def pkcs12(directory: Path, ca: Path) -> Mapping[str, str]:
     """Truststore created by keytool, with Kafka's default type."""
     trust, keys = directory / "trust.p12", directory / "mine.p12"
@@ -278,10 +255,6 @@ def pkcs12(directory: Path, ca: Path) -> Mapping[str, str]:
         "ssl.keystore.location": str(keys),
         "ssl.keystore.password": PASSWORD,
     }
-
-
-def trusting(ca: Path) -> dict[str, str]:
-    return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(ca)}
 
 
 def written(directory: Path, settings: Mapping[str, str]) -> Path:
@@ -305,12 +278,9 @@ def both_administer(file: Path, bootstrap: str) -> None:
     assert run("remove", "--topic", topic, "--force", *way).exit_code == 0
 
 
-@pytest.mark.parametrize("form", [pem_files, pem_inline, pkcs12])
 def test_a_certificate_at_kafka(
-    tls_cluster: KafkaCluster,
-    admin_files: Path,
-    tmp_path: Path,
-    form: Callable[[Path, Path], Mapping[str, str]],
+    tls_cluster: KafkaCluster, admin_files: Path, tmp_path: Path
 ) -> None:
-    file = written(tmp_path, form(tmp_path, admin_files / "ca.pem"))
+    """`tests/proxy/admin/test_tls.py` has the other forms of such a file."""
+    file = written(tmp_path, pkcs12(tmp_path, admin_files / "ca.pem"))
     both_administer(file, str(tls_cluster.address(listener=MUTUAL)))
