@@ -6,6 +6,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from metrics.connection import Client, Grant, Origin
@@ -19,10 +20,8 @@ from metrics.events import (
 )
 from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
-from metrics.readiness.usage import CLIENT_KEY
 from metrics.report.facts import Collected, build_facts
 from metrics.report.page import page
-from metrics.rollout import Stage
 
 EPOCH = 1_800_000_000.0
 """Wall clock at monotonic time 0; a whole minute."""
@@ -150,158 +149,33 @@ def used(requests: int, last_request: float | None) -> Usage:
 # Facts of a small report
 
 
+_SMALL = Path(__file__).with_name("small_report.json").read_text()
+"""Rows of a report with one client, called NAME, with the verdict VERDICT."""
+
+
 def client(**more: Any) -> dict[str, Any]:
-    fields = {
-        "principal": "User:alice",
-        "client_id": "app",
-        "client_software_name": "librdkafka",
-        "client_software_version": "1.9.2",
-        "mechanism": "SCRAM-SHA-256",
-        "connections": 2,
-        "verdict": "not_capable",
-        "raw_token_connections": 0,
-        "not_capable_connections": 2,
-        "login_failures": 0,
-        "killed": 1,
-        "would_be_kills": 0,
-        "reauth_failures": 0,
-        "reauth_refusals": 0,
-        "reauthentications": 3,
-        "past_end_ms": 60_000,
-        "failed_on": None,
-        "ready_since": None,
-        "throttled_ms": None,
-        "throttled_by": None,
-        "hasty_ms": None,
-        "ready_from_ms": None,
-        "announced_ms": 0,
-        "client_key": "0123",
-        "listeners": ["clients"],
-        "first_seen_ms": 0,
-        "last_seen_ms": 60_000,
-        "requests": 5_000,
-        "hosts": ["10.0.0.1"],
-        "host_count": 3,
-        "credential_lifetime_ms": 30_000,
-        "outlived_ms": None,
-        "used_ms": 9_000,
-    }
+    fields: dict[str, Any] = json.loads(_SMALL)["client"]
     return fields | more
 
 
 def collected(name: str, *, verdict: str = "not_capable") -> Collected:
-    verdicts = {each: int(each == verdict) for each in ("ready", "unproven", "failing", "unknown")}
-    one = client(
-        principal=None if verdict == "unknown" else name,
-        client_id=name,
-        client_software_name=name,
-        verdict=verdict,
-        hosts=[name],
-    )
-    row = {"principal": name, "clients": 1, "verdict": verdict, "enforceable": verdict == "ready"}
-    row |= {"listeners": [name]}
-    what_if = {
-        "lifetime_ms": 900_000,
-        "killed_connections": 2,
-        "killed_clients": 1,
-        "killed_principals": 1,
-        "kills_per_day_least": 3.0,
-        "kills_per_day_most": 5.5,
-        "late_median_ms": 61_000,
-        "unproven_connections": 1,
-        "cut_short_connections": 0,
-        "observed_ms": 7_200_000,
-    }
-    day = {"day": 20_000, "clients": 1, "ready": 0, "not_capable": 1, "ready_share": 0.0}
-    storm = {"minute_ms": 0, "mechanism": name, "authentications": 3, "reauthentications": 1}
-    software = {"client_software_name": name, "client_software_version": "1.9.2", "clients": 1}
-    software |= {"principals": [name], "principal_count": 1}
-    rule: dict[str, Any] = {
-        "principal": name,
-        "resource_type": "TOPIC",
-        "pattern_type": "PREFIXED",
-        "name": name,
-    }
-    rule |= {"host": "*", "operation": "ALL", "last_ms": None}
-    rows: dict[str, list[dict[str, Any]]] = {
-        "clients": [one],
-        "timelines": [{"client_key": "0123", "days": [(20_001, "failing"), (20_000, "ready")]}],
-        "upgrades": [software] if verdict in {"failing", "not_capable"} else [],
-        "clients_by_verdict": [
-            {"verdict": verdict, "clients": 1, "connections": 2}
-            | {"logged_in": int(verdict != "unknown")}
-        ],
-        "principals": [
-            row | verdicts | {"not_capable": int(verdict == "not_capable"), "connections": 2}
-        ],
-        "groups": [
-            row | verdicts | {"not_capable": int(verdict == "not_capable"), "principals": 1}
-        ],
-        "group_count": [{"groups": 1}],
-        "principals_by_verdict": [{"verdict": verdict, "principals": 1}],
-        "enforceable": [row] if verdict == "ready" else [],
-        "what_if": [what_if],
-        "session_lengths": [{"up_to_ms": 120_000, "standing": verdict, "connections": 2}],
-        "storms": [storm | {"busy_us": 12_000}],
-        "storm_profile": [storm],
-        "latencies": [
-            {"mechanism": name, "kind": "reauthenticated", "count": 3}
-            | {"p50_us": 900.0, "p95_us": 1200.0, "p99_us": None}
-        ],
-        "by_day": [day],
-        "funnel": [{"day": 20_001} | {each: int(each is Stage.CAPABLE) for each in Stage}],
-        "rollout": [
-            {"principal": name, "stage": "capable", "clients": 1, "client_id": name}
-            | {"client_software_name": name, "client_software_version": name}
-            | {"reauthentications": 2, "evidence_ms": 60_000}
-        ],
-        "short_tokens": [one],
-        "failures": [
-            {"mechanism": name, "failure_reason": name, "reauthentication": True, "count": 1}
-        ],
-        "denied_resources": [
-            {"principal": name, "resource_type": "TOPIC", "resource_name": name}
-            | {"operations": ["READ"], "denied": 1, "would_be_denied": 2, "place": 1}
-        ],
-        "denied_count": [{"resources": 1}],
-        "needed_acls": [
-            {"principal": name, "resource_type": "TOPIC", "resource_name": name}
-            | {"operations": ["READ"]}
-        ],
-        "unused_acls": [rule | {"requests": 0, "used_operations": [], "names": []}],
-        "wider_acls": [rule | {"requests": 3, "used_operations": ["READ"], "names": [name]}],
-        "authorizer_verdicts": [{"principal": name, "verdict": "ready", "requests": 3}],
-        "unseen_principals": [{"principal": name, "has_acl": True, "has_credential": False}],
-        "breaks_at_kafka_4": [
-            {name: value for name, value in one.items() if name in CLIENT_KEY}
-            | {"versions": [f"{name} v0"], "connections": 2}
-            | {"hosts": [name], "host_count": 1, "last_ms": 60_000}
-        ],
-        "breaks_at_kafka_4_count": [{"clients": 1}],
-        "regressed": [],
-        "regressed_count": [{"clients": 0}],
-        "observed": [{"left_out": 0, "from_ms": 0, "to_ms": 60_000, "covered_ms": 60_000}],
-        "wrong_clocks": [],
-        "ahead": [],
-    }
-    lines = dict.fromkeys(
-        (
-            "unreadable",
-            "unknown_version",
-            "unknown_kind",
-            "impossible",
-            "outside",
-            "implausible",
-            "duplicate",
-            "missing",
-        ),
-        0,
-    )
+    text = _SMALL.replace("NAME", json.dumps(name)[1:-1])
+    given = json.loads(text.replace("VERDICT", verdict))
+    rows = given["rows"]
+    for table in ("principals", "groups"):
+        rows[table][0] |= {verdict: 1, "enforceable": verdict == "ready"}
+    rows["enforceable"] = rows["principals"] if verdict == "ready" else []
+    if verdict not in {"failing", "not_capable"}:
+        rows["upgrades"] = []
+    if verdict == "unknown":
+        rows["clients_by_verdict"][0]["logged_in"] = 0
+        for table in ("clients", "breaks_at_kafka_4"):
+            rows[table][0]["principal"] = None
     return Collected(
         as_of_ms=120_000,
         source=name,
-        lines=lines | {"lines": 9, "future": 1},
-        rows=rows,
+        lines=given["lines"],
+        rows=rows | {"short_tokens": rows["clients"]},
         run_id="now",
         engine="duckdb",
     )
