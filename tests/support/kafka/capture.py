@@ -6,6 +6,7 @@ Each file's first line describes it; the rest is one response frame in hexadecim
 correlation id on (without the four bytes of its size).
 """
 
+import json
 import sys
 import tempfile
 import uuid
@@ -33,12 +34,10 @@ from tests.support.sasl import Issuer
 _DIRECTORY = Path(__file__).parents[2] / "proxy/wire/captured"
 _LINE_BYTES = 48
 
-_PRODUCE, _FETCH, _METADATA, _FIND_COORDINATOR = 0, 1, 3, 10
+_METADATA, _FIND_COORDINATOR = 3, 10
 _HANDSHAKE, _API_VERSIONS, _AUTHENTICATE = 17, 18, 36
-_DESCRIBE_CLUSTER, _DESCRIBE_TOPIC_PARTITIONS = 60, 75
 _INCREMENTAL_ALTER_CONFIGS = 44
 _SHARE_GROUP_HEARTBEAT, _SHARE_FETCH, _SHARE_ACKNOWLEDGE = 76, 78, 79
-_NOT_LEADER_OR_FOLLOWER = 6
 
 _TOPIC = "wire"
 _GROUP = "wire-group"
@@ -53,9 +52,7 @@ def capture_all(cluster: KafkaCluster, issuer: Issuer) -> None:
     cluster.create_topic(_TOPIC, replicas={0: [1, 2], 1: [2, 3], 2: [3, 1]})
     topic_id = ask(cluster.address(), _METADATA, 12, metadata_fields([_TOPIC])).topics[0].topic_id
     captures: tuple[Callable[[], Captures], ...] = (
-        lambda: _cluster_facts(cluster),
-        lambda: _produce(cluster, topic_id),
-        lambda: _fetch(cluster, topic_id),
+        lambda: _listed(cluster, topic_id),
         lambda: _share(cluster, topic_id),
         lambda: _sasl(cluster.address(listener="LONG"), issuer),
     )
@@ -72,45 +69,23 @@ def _write(name: str, frame: bytes) -> None:
     (_DIRECTORY / f"{name}.hex").write_text("\n".join([title, *lines]) + "\n")
 
 
-def _cluster_facts(cluster: KafkaCluster) -> Captures:
-    address = cluster.address()
-    for version in range(5):
-        frame = ask_for_bytes(address, _API_VERSIONS, version, api_versions_fields())
-        yield f"api_versions_v{version}_all", frame
-    yield "api_versions_v0_unsupported_version", _too_new(address)
-    for version in (0, 1, 4, 7, 9, 12, 13):
-        for case, topics in {"one_topic": [_TOPIC], "unknown_topic": ["missing"]}.items():
-            frame = ask_for_bytes(address, _METADATA, version, metadata_fields(topics))
-            yield f"metadata_v{version}_{case}", frame
-        brokers_only = ask_for_bytes(address, _METADATA, version, _brokers_only(version))
-        yield f"metadata_v{version}_{'all_topics' if version == 0 else 'brokers'}", brokers_only
-    for version in (0, 3, 4, 6):
-        yield f"find_coordinator_v{version}_group", _coordinator(address, version)
-    for version in (0, 3, 4, 6):
-        unknown = {"key": "k", "key_type": 9, "coordinator_keys": ["k"]}
-        if version > 0:
-            frame = ask_for_bytes(address, _FIND_COORDINATOR, version, unknown)
-            yield f"find_coordinator_v{version}_invalid_type", frame
-    for version in range(3):
-        fields = {
-            "include_cluster_authorized_operations": True,
-            "endpoint_type": 1,
-            "include_fenced_brokers": False,
-        }
-        frame = ask_for_bytes(address, _DESCRIBE_CLUSTER, version, fields)
-        yield f"describe_cluster_v{version}_brokers", frame
-    listing = {"topics": [{"name": _TOPIC}], "response_partition_limit": 2000, "cursor": None}
-    frame = ask_for_bytes(address, _DESCRIBE_TOPIC_PARTITIONS, 0, listing)
-    yield "describe_topic_partitions_v0_one_topic", frame
-    frame = ask_for_bytes(
-        address, _DESCRIBE_TOPIC_PARTITIONS, 0, {**listing, "response_partition_limit": 1}
-    )
-    yield "describe_topic_partitions_v0_cursor", frame
+def _listed(cluster: KafkaCluster, topic_id: uuid.UUID) -> Captures:
+    """Responses to the requests of `capture.jsonl`, which are sent to one broker."""
 
+    def filled(given: dict[str, Any]) -> Any:
+        if given.keys() == {"records"}:
+            return record_batch(*(value.encode() for value in given["records"]))
+        return {name: topic_id if one == "TOPIC_ID" else one for name, one in given.items()}
 
-def _brokers_only(version: int) -> dict[str, object]:
-    # In version 0 an empty list means all topics.
-    return {**metadata_fields(), "topics": []} if version == 0 else metadata_fields()
+    yield "api_versions_v0_unsupported_version", _too_new(cluster.address())
+    _until_coordinated(cluster.address())
+    for line in Path(__file__).with_suffix(".jsonl").read_text().splitlines():
+        row = json.loads(line, object_hook=filled)
+        api_key, version = row["api_key"], row["version"]
+        frame = ask_for_bytes(cluster.address(), api_key, version, row["fields"])
+        if "end_points" in row:
+            _check_end_points(api_key, version, frame, wanted=row["end_points"])
+        yield row["name"], frame
 
 
 def _too_new(address: Address) -> bytes:
@@ -120,64 +95,15 @@ def _too_new(address: Address) -> bytes:
         return _frame(client)
 
 
-def _coordinator(address: Address, version: int) -> bytes:
-    fields = {"key": _GROUP, "key_type": 0, "coordinator_keys": [_GROUP, "another"]}
-    found: list[bytes] = []
+def _until_coordinated(address: Address) -> None:
+    fields = {"key_type": 0, "coordinator_keys": [_GROUP, "another"]}
 
     def is_found() -> bool:
         # The first request creates the internal topic and returns an error.
-        found[:] = [ask_for_bytes(address, _FIND_COORDINATOR, version, fields)]
-        message = read_response(_FIND_COORDINATOR, version, found[0])[1]
-        items = getattr(message, "coordinators", (message,))
-        return all(item.error_code == 0 for item in items)
+        found = ask(address, _FIND_COORDINATOR, 4, fields).coordinators
+        return all(one.error_code == 0 for one in found)
 
     wait_until(is_found, 30, what="no group coordinator")
-    return found[0]
-
-
-def _produce(cluster: KafkaCluster, topic_id: uuid.UUID) -> Captures:
-    for version in range(9, 14):
-        tells_end_points = version >= 10
-        elsewhere = "node_endpoints" if tells_end_points else "not_leader"
-        for case, partitions in {"success": [0], elsewhere: [1, 2], "mixed": [0, 1]}.items():
-            data = [{"index": n, "records": record_batch(b"a", b"bc")} for n in partitions]
-            fields = {
-                "transactional_id": None,
-                "acks": -1,
-                "timeout": 5_000,
-                "topic_data": [{"name": _TOPIC, "topic_id": topic_id, "partition_data": data}],
-            }
-            frame = ask_for_bytes(cluster.address(1), _PRODUCE, version, fields)
-            wanted = tells_end_points and case != "success"
-            _check_end_points(_PRODUCE, version, frame, wanted=wanted)
-            yield f"produce_v{version}_{case}", frame
-
-
-def _fetch(cluster: KafkaCluster, topic_id: uuid.UUID) -> Captures:
-    for version in (12, 16, 17):
-        tells_end_points = version >= 16
-        elsewhere = "node_endpoints" if tells_end_points else "not_leader"
-        for case, partitions in {"records": [0], elsewhere: [1], "mixed": [0, 1]}.items():
-            frame = ask_for_bytes(
-                cluster.address(1), _FETCH, version, _fetch_fields(topic_id, partitions)
-            )
-            wanted = tells_end_points and case != "records"
-            _check_end_points(_FETCH, version, frame, wanted=wanted)
-            yield f"fetch_v{version}_{case}", frame
-
-
-def _fetch_fields(topic_id: uuid.UUID, partitions: list[int]) -> dict[str, object]:
-    entries = [
-        # A leader's epoch lets a broker that is a mere follower answer "not leader".
-        {"partition": n, "current_leader_epoch": 0, "fetch_offset": 0, "partition_max_bytes": 4096}
-        for n in partitions
-    ]
-    return {
-        "max_wait": 200,
-        "min_bytes": 1,
-        "topics": [{"topic": _TOPIC, "topic_id": topic_id, "partitions": entries}],
-        "forgotten_topics_data": [],
-    }
 
 
 def _check_end_points(api_key: int, version: int, frame: bytes, *, wanted: bool) -> None:
@@ -221,7 +147,6 @@ def _share(cluster: KafkaCluster, topic_id: uuid.UUID) -> Captures:
 
 
 def _share_coordinator(cluster: KafkaCluster) -> Address:
-    _coordinator(cluster.address(), 4)
     fields = {"key_type": 0, "coordinator_keys": [_SHARE_GROUP]}
     found = ask(cluster.address(), _FIND_COORDINATOR, 4, fields).coordinators[0]
     return Address(found.host, found.port)
