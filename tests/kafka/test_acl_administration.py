@@ -12,8 +12,6 @@ from proxy.acl.model import AclFilter, Operation, ResourceType
 from proxy.admin import (
     AdminClient,
     AuthorizationFailed,
-    ClientQuotaEntity,
-    ClientQuotaFilter,
     InvalidRequest,
     Scram,
 )
@@ -101,17 +99,6 @@ DESCRIBE_ACLS = 29
 ADMIN = Scram(username=SUPER_USER, password=password_of(SUPER_USER))
 
 
-async def _quotas_are_described(client: AdminClient) -> None:
-    """Describe quotas of erin, of an unknown user, and with an invalid filter."""
-    erin, nobody = ClientQuotaFilter(user="erin"), ClientQuotaFilter(user="nobody", strict=True)
-    wrong = ClientQuotaFilter(user="erin", ip="192.0.2.1")
-    found = (await client.describe_client_quotas([erin, wrong, nobody])).values()
-    entity = ClientQuotaEntity((("user", "erin"),))
-    assert found[erin].values() == {entity: {"producer_byte_rate": 1024.0}}
-    assert found[nobody].values() == {}
-    assert isinstance(found[wrong].error, InvalidRequest)
-
-
 # --- Kafka itself, without batches
 
 LIFETIME_MS = 15_000
@@ -159,39 +146,6 @@ def test_our_client_administers_kafka(authorizing: KafkaCluster) -> None:
                 (await client.create_acls([literal])).all()
 
     asyncio.run(work())
-
-
-def test_on_kafka_each_filter_is_asked_alone(authorizing: KafkaCluster) -> None:
-    """More filters than the client sends at once; an invalid one does not affect the others."""
-    acls = [acl(f"t{number}", f"User:{number}") for number in range(100)]
-    wrong = AclFilter(operation=Operation.UNKNOWN)
-    filters = [AclFilter(principal=one.principal) for one in acls]
-    servers = str(authorizing.address(listener="LONG"))
-
-    async def work() -> None:
-        async with asyncio.timeout(2 * DEADLINE), AdminClient(servers, login=ADMIN) as client:
-            (await client.create_acls(acls)).all()
-            while len((await client.describe_acls()).values()) < len(acls):  # noqa: ASYNC110 - no such event
-                await asyncio.sleep(0.1)  # the broker learns of them from the controller
-            result = await client.describe_acls([*filters, wrong])
-        found = result.all_values()
-        assert isinstance(found[wrong].error, InvalidRequest)
-        assert [found[one].values() for one in filters] == [(one,) for one in acls]
-
-    asyncio.run(work())
-    quota = {"key": "producer_byte_rate", "value": 1024.0, "remove": False}
-    entry = {"entity": [{"entity_type": "user", "entity_name": "erin"}], "ops": [quota]}
-    altered = authorizing.ask(49, 1, entries=[entry], validate_only=False)
-    assert [one.error_code for one in altered.entries] == [0]
-
-    async def describe_quotas() -> None:
-        async with asyncio.timeout(2 * DEADLINE), AdminClient(servers, login=ADMIN) as client:
-            everything = ClientQuotaFilter()
-            while not (await client.describe_client_quotas(everything)).entities():  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-            await _quotas_are_described(client)
-
-    asyncio.run(describe_quotas())
 
 
 def test_the_expected_answers_are_kafkas(authorizing: KafkaCluster) -> None:

@@ -16,6 +16,7 @@ from metrics.readiness.analysis import Analysis, Question
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.folder import event_files
 from proxy.acl.model import Operation, PatternType, Permission, ResourceType
+from tests.support.kafka.acl_differential.profiles import as_filter
 from tests.support.kafka.clients import User, password_of
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.proxy_process import ProxyProcess, gateway_config, relaying_logins
@@ -51,14 +52,6 @@ def kafka(jwks: Path) -> Iterator[KafkaCluster]:
 
 
 _CREATE_ACLS, _DELETE_ACLS = 30, 31
-
-
-def as_filter(creation: dict[str, Any]) -> dict[str, Any]:
-    """Return the filter that finds an ACL."""
-    renamed = {"resource_pattern_type": "pattern_type_filter"}
-    for name in ("resource_type", "resource_name", "principal", "host"):
-        renamed[name] = f"{name}_filter"
-    return {renamed.get(name, name): value for name, value in creation.items()}
 
 
 def acl(principal: str, kind: str, name: str, operation: str) -> dict[str, Any]:

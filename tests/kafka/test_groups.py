@@ -1,4 +1,4 @@
-"""Groups in tokens on a real Kafka: its own tools and several issuers."""
+"""Groups in tokens on a real Kafka, and its own tools."""
 
 import itertools
 import time
@@ -17,7 +17,6 @@ from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.traffic import end_offset
 from tests.support.kafka.upstream import (
     LITTLE,
-    TokenEndpoint,
     add_proxys_users,
     by_password,
     sasl_cluster,
@@ -27,22 +26,9 @@ from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-PARTNERS = "https://partner.test"
 DEADLINE = 120.0
 QUICK_MS = 4_000
 TOKEN_SECONDS = 15.0
-
-
-class Partner(Issuer):
-    """A second identity provider whose key ids equal those of the first."""
-
-    def __init__(self, **more: Any) -> None:
-        super().__init__()
-        self._more = {"iss": PARTNERS, **more}
-
-    def mint(self, *args: Any, **more: Any) -> str:
-        """A token of the other issuer."""
-        return super().mint(*args, **self._more | more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +54,10 @@ def brokers(jwks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ka
 
 
 @pytest.fixture(scope="module")
-def partner() -> Partner:
-    return Partner()
-
-
-@pytest.fixture(scope="module")
-def keys(partner: Partner) -> Iterator[TokenEndpoint]:
-    """Server of the partner's keys."""
-    with TokenEndpoint(partner) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
 def proxy(
-    brokers: KafkaCluster, jwks: Path, keys: TokenEndpoint, tmp_path_factory: pytest.TempPathFactory
+    brokers: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
-    """A proxy with two issuers, ACLs stored at the brokers, and sessions of a few seconds."""
+    """A proxy with ACLs stored at the brokers, and sessions of a few seconds."""
     directory = tmp_path_factory.mktemp("proxy")
     upstream = str(brokers.address(listener=LITTLE))
     listeners = {"LONG": 3_600_000, "QUICK": QUICK_MS}
@@ -91,19 +65,7 @@ def proxy(
     settings["upstream"] |= by_password("SCRAM-SHA-256", directory)
     settings["store"] = {"url": "broker:state.db", "refresh.ms": 500}
     for listener in settings["listeners"]:
-        ours = {
-            key: listener.pop(f"sasl.oauthbearer.{key}")
-            for key in ("jwks.endpoint.url", "expected.audience", "expected.issuer")
-        } | {"groups.claim.name": "groups", "principal.prefix": ""}
-        theirs = ours | {
-            "jwks.endpoint.url": keys.jwks_url,
-            "expected.issuer": PARTNERS,
-            "principal.prefix": "partner:",
-        }
-        listener["sasl.oauthbearer.issuers"] = [
-            {f"sasl.oauthbearer.{key}": value for key, value in one.items()}
-            for one in (ours, theirs)
-        ]
+        listener["sasl.oauthbearer.groups.claim.name"] = "groups"
     process = ProxyProcess(settings, directory)
     add_users(process)
     with process:
@@ -163,23 +125,6 @@ def test_groups_in_acls_that_kafkas_tool_stores_at_the_brokers(
     both = member(issuer, "bob", "analysts", "interns")
     wait_until(lambda: not writes(both, proxy, topic), what="what is denied is allowed")
     assert writes(one, proxy, topic)
-
-
-def test_two_issuers(
-    brokers: KafkaCluster, proxy: ProxyProcess, issuer: Issuer, partner: Partner, topic: str
-) -> None:
-    """Equal group names of two issuers are distinct groups; their key ids are equal, too."""
-    allow(brokers, "Group:partner:analysts", topic)
-    ours, theirs = member(issuer, "alice", "analysts"), member(partner, "alice", "analysts")
-    wait_until(lambda: writes(theirs, proxy, topic), what="the partner's may not write")
-    assert not writes(ours, proxy, topic)
-    assert not writes(member(issuer, "alice", "partner"), proxy, topic)
-
-    def names() -> set[str | None]:
-        return {one.get("principal") for one in proxy.events()}
-
-    both = {"User:alice", "User:partner:alice"}
-    wait_until(lambda: both <= names(), what="not both are in the events")
 
 
 def test_a_group_that_is_lost_while_producing(

@@ -10,6 +10,7 @@ from proxy.admin import AdminClient, AuthenticationFailed, KafkaError, Scram
 from proxy.quota.model import QuotaEntity
 from proxy.store.kraft import LOG_DIRECTORY, read_metadata
 from tests.support.kafka import java
+from tests.support.kafka.acl_differential.profiles import creation
 from tests.support.kafka.acl_differential.side import AUTHORIZER_PROPERTIES
 from tests.support.kafka.cluster import KafkaCluster, StartCluster, wait_until
 from tests.support.kafka.scram_client import salted_password
@@ -93,16 +94,9 @@ def test_users_keep_their_passwords(
 
     wait_until(lambda: all(map(has_snapshot, places)), what="no snapshots")
     add_users(cluster, USERS // 2, USERS)
-    creation = {
-        "resource_type": 2,
-        "resource_name": "t",
-        "resource_pattern_type": 3,
-        "principal": "User:a",
-        "host": "*",
-        "operation": 3,
-        "permission_type": 3,
-    }
-    (created,) = cluster.ask(_CREATE_ACLS, 3, creations=[creation]).results
+    (created,) = cluster.ask(
+        _CREATE_ACLS, 3, creations=[creation("+topic:t:READ", "a", str)]
+    ).results
     assert created.error_code == 0
 
     async def limit() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import confluent_kafka as confluent
 import pytest
 
+from tests.support.kafka.acl_differential.profiles import creation
 from tests.support.kafka.clients import Certified
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.sasl_differential.transcript import Actor
@@ -168,13 +169,8 @@ def alice(files: Path) -> Certified:
 def allowed(proxy_side: Side) -> str:
     """A name of topics, groups and transactions on which ALICE has all rights."""
     name = f"mine-{uuid.uuid4()}"
-    everything = {"principal": "User:ALICE", "host": "*", "operation": 2, "permission_type": 3}
-    kinds = {2: (name, 4), 3: (name, 4), 5: (name, 4), 4: ("kafka-cluster", 3)}
-    creations = [
-        everything
-        | {"resource_type": kind, "resource_name": resource, "resource_pattern_type": pattern}
-        for kind, (resource, pattern) in kinds.items()
-    ]
+    acls = (*(f"+{kind}:{name}^:ALL" for kind in ("topic", "group", "txn")), "+cluster::ALL")
+    creations = [creation(acl, "ALICE", str) for acl in acls]
     answer = ask(proxy_side.addresses[PLAINTEXT], CREATE_ACLS, 3, {"creations": creations})
     assert {result.error_code for result in answer.results} == {0}
     return name

@@ -1,10 +1,6 @@
 """Quotas with real clients: setting, describing and exceeding them."""
 
-import contextlib
 import json
-import selectors
-import socket
-import struct
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -15,12 +11,11 @@ from typing import Any
 import confluent_kafka as confluent
 
 from proxy.quota.model import QuotaKey
-from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS, PRODUCE
+from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tests.support.kafka.acl_differential.side import Client
 from tests.support.kafka.clients import Certified, User, add_users
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
-from tests.support.kafka.wire_client import Address, Outcome, record_batch, request_header
-from tests.support.messages import request_body
+from tests.support.kafka.wire_client import Address, Outcome
 from tests.support.proxy_process import ProxyProcess, gateway_config
 
 SCRAM = "SCRAM-SHA-256"
@@ -154,49 +149,6 @@ def told_by_librdkafka(
     return Producing(who, bootstrap, topic, client_id).send(size)
 
 
-_API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff".replace(" ", ""))
-
-
-class Storm:
-    """Simultaneous connections from one address, each with a request; only some are accepted."""
-
-    def __init__(self, address: Address, count: int, source: str) -> None:
-        self._sockets = contextlib.ExitStack()
-        began = time.monotonic()
-        self._open = [
-            self._sockets.enter_context(
-                socket.create_connection(
-                    address[:2], timeout=DEADLINE_SECONDS, source_address=(source, 0)
-                )
-            )
-            for _ in range(count)
-        ]
-        self.served = sum(map(bool, self._answers()))
-        self.refused = count - self.served
-        self.seconds = time.monotonic() - began
-        """Seconds in which more may have been accepted at the rate."""
-        self._sockets.close()
-
-    def _answers(self) -> list[bytes]:
-        """Responses of all connections; empty for closed ones."""
-        found: list[bytes] = []
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        with selectors.DefaultSelector() as selector:
-            for one in self._open:
-                with contextlib.suppress(OSError):
-                    one.sendall(_API_VERSIONS)
-                selector.register(one, selectors.EVENT_READ)
-            while len(found) < len(self._open):
-                assert time.monotonic() < deadline, f"{len(found)} of {len(self._open)}"
-                for key, _ in selector.select(1.0):
-                    selector.unregister(key.fileobj)
-                    try:
-                        found.append(key.fileobj.recv(4))  # type: ignore[union-attr]
-                    except ConnectionError:
-                        found.append(b"")
-        return found
-
-
 MUTATIONS = QuotaKey.CONTROLLER_MUTATION_RATE.value
 
 
@@ -305,12 +257,3 @@ class Side:
             return [len(one.partitions) for one in topics] == list(partitions.values())
 
         wait_until(known, what=f"not known: {partitions}")
-
-
-def produce_frame(topic: str, size: int, correlation_id: int) -> bytes:
-    partition = {"index": 0, "records": record_batch(b"x" * size)}
-    topics = [{"name": topic, "partition_data": [partition]}]
-    fields = {"transactional_id": None, "acks": 1, "timeout": 10_000, "topic_data": topics}
-    header = request_header(PRODUCE, 9, correlation_id, "mallory", flexible=True)
-    content = header + request_body(PRODUCE, 9, **fields)
-    return struct.pack(">i", len(content)) + content

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.acl.model import Operation, PatternType, Permission, ResourceType
 from tests.support.certificates import Authority
 from tests.support.kafka import properties
+from tests.support.kafka.acl_differential.profiles import creation
 from tests.support.kafka.clients import password_of
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.kerberos import SERVICE, Realm
@@ -112,23 +112,8 @@ def _cluster(jwks: Path, realm: Realm, certificate: Path) -> KafkaCluster:
 
 
 def _permit_everything(kafka: KafkaCluster, name: str) -> None:
-    resources = {
-        ResourceType.TOPIC: "*",
-        ResourceType.GROUP: "*",
-        ResourceType.TRANSACTIONAL_ID: "*",
-    }
-    creations = [
-        {
-            "resource_type": int(kind),
-            "resource_name": resource,
-            "resource_pattern_type": int(PatternType.LITERAL),
-            "principal": f"User:{name}",
-            "host": "*",
-            "operation": int(Operation.ALL),
-            "permission_type": int(Permission.ALLOW),
-        }
-        for kind, resource in resources.items()
-    ]
+    acls = ("+topic:*:ALL", "+group:*:ALL", "+txn:*:ALL")
+    creations = [creation(acl, name, str) for acl in acls]
     kafka.ask(_CREATE_ACLS, 3, creations=creations)
 
 

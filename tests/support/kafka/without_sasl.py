@@ -9,6 +9,7 @@ from cryptography.x509 import Name, NameAttribute, RelativeDistinguishedName
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from tests.support.certificates import Authority
+from tests.support.kafka.acl_differential.profiles import creation
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.sasl_differential.transcript import METADATA, Actor, read_programs
 from tests.support.kafka.wire_client import Address, WireClient, ask, metadata_fields
@@ -177,15 +178,7 @@ def acls() -> list[Mapping[str, Any]]:
     whose = {f"of-{name}": principal for name, (_, principal) in SUBJECTS.items()}
     whose |= {"of-ALICE": "User:ALICE", "of-bob-mapped": "User:bob"}
     return [
-        {
-            "resource_type": 2,
-            "resource_name": topic,
-            "resource_pattern_type": 3,
-            "principal": principal,
-            "host": "*",
-            "operation": 4,
-            "permission_type": 3,
-        }
+        creation(f"+topic:{topic}:WRITE", principal.removeprefix("User:"), str)
         for topic, principal in whose.items()
     ]
 

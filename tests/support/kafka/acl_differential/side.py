@@ -21,6 +21,7 @@ from tests.support.kafka.acl_differential.profiles import (
     Names,
     all_creations,
     as_filter,
+    creation,
 )
 from tests.support.kafka.cluster import DEADLINE_SECONDS, wait_until
 from tests.support.kafka.java import is_since
@@ -223,15 +224,7 @@ class Side:
 
     def until_acls_are_known(self) -> None:
         """Until the server itself has heard of all changes so far: it does so in their order."""
-        last = {
-            "resource_type": 2,
-            "resource_name": f"last-{uuid.uuid4()}",
-            "resource_pattern_type": 3,
-            "principal": "User:nobody",
-            "host": "*",
-            "operation": 3,
-            "permission_type": 3,
-        }
+        last = creation(f"+topic:last-{uuid.uuid4()}:READ", "nobody", str)
         self.create_acls([last])
 
         def known() -> bool:

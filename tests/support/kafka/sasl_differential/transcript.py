@@ -102,13 +102,13 @@ class Actor:
         match value:
             case {"token": claims}:
                 return self._minted(claims)
-            case {"text": parts, **more}:
-                return self._text(parts, more.get("claims", {}))
-            case {"bytes": parts, **more}:
-                return self._text(parts, more.get("claims", {})).encode("latin-1")
-            case {"authenticate": message, "version": version, **more}:
+            case {"text": parts}:
+                return self._text(parts, value.get("claims", {}))
+            case {"bytes": parts}:
+                return self._text(parts, value.get("claims", {})).encode("latin-1")
+            case {"authenticate": message, "version": version}:
                 body = authenticate_body(self._filled(message), version)
-                return body[: len(body) - more.get("cut", 0)] + more.get("behind", "").encode()
+                return body[: len(body) - value.get("cut", 0)] + value.get("behind", "").encode()
         return value
 
     def _text(self, parts: Sequence[Any], claims: Mapping[str, Any]) -> str:
