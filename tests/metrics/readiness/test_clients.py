@@ -64,15 +64,6 @@ def test_one_old_connection_makes_a_client_not_capable() -> None:
     assert evidence(row) == "SaslAuthenticate v0 on 1 of 2 connections"
 
 
-def test_one_expired_session_outweighs_good_ones() -> None:
-    good = [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)]
-    bad = login(connection_id="bad", **TOLD)
-    late = later(EventKind.WOULD_BE_KILLED, 16, connection_id="bad", **TOLD)
-    row = verdict(*good, bad, late)
-    assert row["verdict"] == "failing"
-    assert evidence(row).startswith("used once past the end of a session")
-
-
 def test_a_connection_that_shows_nothing_stands_as_ready_if_its_client_is() -> None:
     """Joined by client, and a client may have no software, client id or mechanism."""
     ready = [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)]
@@ -98,23 +89,6 @@ def test_what_a_failing_client_has_not_shown_is_not_held_against_it() -> None:
     failing = [login(**TOLD), later(EventKind.WOULD_BE_KILLED, 16, **TOLD)]
     found = standings(*failing, login(connection_id="incomplete"))
     assert found["incomplete"] == "unproven"
-
-
-def test_a_client_that_was_killed_once_and_is_good_since_is_ready_since() -> None:
-    """Killed on the first day, good on the next eleven: the report shows both."""
-    late = later(EventKind.REAUTHENTICATED, 17, sequence=2, authentications=2)
-    days = [
-        later(EventKind.REAUTHENTICATED, 1440 * day, sequence=day + 2, authentications=day + 2)
-        for day in range(1, 12)
-    ]
-    given = [login(**TOLD), later(EventKind.WOULD_BE_KILLED, 16, **TOLD), late, *days]
-    row = verdict(*given)
-    assert (row["verdict"], row["ready_since"] - row["failed_on"]) == ("ready", 1)
-    assert evidence(row) == (
-        "ready since 16 Jan 2027, 12 re-authentications in all, used once past the end of a "
-        "session by up to 1 min, last on 15 Jan 2027"
-    )
-    assert standings(*given) == {"c-1": "ready"}
 
 
 def test_a_client_that_was_ready_and_fails_is_regressed_until_it_is_ready_again() -> None:

@@ -32,12 +32,6 @@ def test_every_line_is_counted_once_and_an_empty_one_not_at_all() -> None:
     assert sum(counts.values()) == len(LINES) - good
 
 
-def test_no_lines_give_no_events_and_no_problems() -> None:
-    found = clean([])
-    assert found.table("events") == []
-    assert set(found.lines.values()) == {0}
-
-
 def test_a_token_that_lives_for_ever_is_bounded_and_an_absent_one_stays_null() -> None:
     found = clean(
         map(to_json_line, [login(credential_lifetime_ms=MAX_INT64), login(connection_id="c-2")])

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks.events.generate import Size, clients_of, simulated
 from metrics.events import AuthInterval, EventKind, SessionEvent
-from metrics.readiness import sessions, usage, what_if
+from metrics.readiness import sessions, usage
 from tests.support.metrics import EPOCH_MS, event, read
-from tests.support.readiness import MINUTE_MS, STANDINGS, Row, answers, duckdb_log, later, login
+from tests.support.readiness import MINUTE_MS, STANDINGS, Row, answers, later, login
 
 HOUR_MS = 60 * MINUTE_MS
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
@@ -214,36 +214,6 @@ def test_of_summary_rows_alone_one_that_comes_twice_counts_once(
     assert found.lines["duplicate"] == 1
     assert found.query("SELECT * FROM connections WHERE NOT incomplete") == []
     assert compared([*summed, twice]) == compared(summed)
-
-
-def test_the_order_of_events_does_not_matter(population: list[SessionEvent]) -> None:
-    mixed = population[:]
-    random.Random(3).shuffle(mixed)  # noqa: S311 - not for secrets
-    assert compared(mixed) == compared(population)
-
-
-Intervals = dict[tuple[str, int], Row]
-
-
-def same_intervals(one: Intervals, other: Intervals) -> None:
-    """Rounded to the millisecond from both ends of an interval."""
-    assert one.keys() == other.keys()
-    for name, row in one.items():
-        same = other[name]
-        assert abs(row["authenticated_ms"] - same["authenticated_ms"]) <= 1
-        assert (row["used_ms"] is None) == (same["used_ms"] is None)
-        assert row["used_ms"] is None or abs(row["used_ms"] - same["used_ms"]) <= 1
-
-
-def intervals_of(given: Iterable[SessionEvent]) -> Intervals:
-    rows = duckdb_log(given).rows(what_if.intervals("log"))
-    return {(row["connection_id"], row["number"]): row for row in rows}
-
-
-def test_the_intervals_of_either_view_are_the_same(population: list[SessionEvent]) -> None:
-    reported = intervals_of(each for each in population if not is_summary(each))
-    assert len(reported) > 100
-    same_intervals(reported, intervals_of(each for each in population if is_summary(each)))
 
 
 @pytest.mark.parametrize("end", [[], [later(EventKind.CLOSED, 3)]], ids=["open", "closed"])

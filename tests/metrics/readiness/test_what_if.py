@@ -189,22 +189,6 @@ def test_a_session_is_killed_beyond_its_lifetime_and_not_at_it() -> None:
     assert [row["killed_connections"] for row in found] == [1, 0]
 
 
-def test_what_is_unproven_is_not_called_killed() -> None:
-    used = login(last_request_ms=EPOCH_MS + 3_600_000)
-    row = answers([used], lifetimes_ms=(300_000,)).only("what_if")
-    assert (row["killed_connections"], row["unproven_connections"]) == (0, 1)
-    assert row["kills_most"] == 0
-
-
-def test_what_its_client_has_shown_elsewhere_is_not_unproven() -> None:
-    """Long before `probe` began, say: else no lifetime would ever be known to kill nothing."""
-    lifetime = {"session_lifetime_ms": 900_000, "announced_lifetime_ms": 900_000}
-    incomplete = login(connection_id="incomplete", last_request_ms=EPOCH_MS + 3_600_000)
-    again = later(EventKind.REAUTHENTICATED, 13, authentications=2, **lifetime)
-    row = answers([incomplete, login(**lifetime), again], lifetimes_ms=(300_000,)).only("what_if")
-    assert (row["killed_connections"], row["unproven_connections"]) == (0, 0)
-
-
 @pytest.mark.parametrize(
     ("end", "found"),
     [
