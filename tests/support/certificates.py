@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -347,144 +348,12 @@ NOBODY: Final[dict[str, tuple[bytes, str]]] = {
 """Rejected names (DER) and the errors."""
 
 DUKE: Final = "CN=Duke,OU=ServiceUsers,O=Org,C=US"
-SME: Final = "CN=Duke,OU=SME,O=mycp,L=Fulton,ST=MD,C=US"
-_KIP_371: Final = r"""
-    RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/,
-    RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/L,
-    RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/U,
-    DEFAULT"""
-_TWELVE: Final = "RULE:CN=" + "(.)" * 11 + "(.*)/"
-
-RULES: Final[list[tuple[str, str, str | None]]] = [
-    ("DEFAULT", DUKE, DUKE),
-    # KIP-371's own
-    (_KIP_371, DUKE, "Duke"),
-    (_KIP_371, SME, "duke@sme"),
-    (_KIP_371, "cn=duke,ou=sme", "DUKE"),
-    (_KIP_371, "OU=JavaSoft,O=Sun Microsystems,C=US", "OU=JavaSoft,O=Sun Microsystems,C=US"),
-    # the whole subject must match, not only a part of it
-    ("RULE:CN=admin/admin/", "CN=admin", "admin"),
-    ("RULE:CN=admin/admin/", "CN=admin,OU=guests", None),
-    ("RULE:CN=admin/admin/", "OU=guests,CN=admin", None),
-    ("RULE:CN=admin/admin/,DEFAULT", "CN=admin2", "CN=admin2"),
-    ("RULE:^CN=([^,]*),OU=ops$/$1/", "CN=admin\\,OU\\=ops,OU=guests", None),
-    # ... but each match within it is replaced
-    ("RULE:CN=(.*?)/$1/", "CN=Duke", "Duke"),
-    ("RULE:(.*)/$1x/", "CN=a", "CN=axx"),
-    ("RULE:[a-zA-Z=]*/x/", "CN=a", "xx"),
-    ("RULE:(C|.)*/$1/", "CN=ab", "b"),
-    # groups
-    ("RULE:.*/$0!/", "CN=a", "CN=a!!"),
-    ("RULE:^CN=(.*?),.*$/$12/", DUKE, "Duke2"),
-    (_TWELVE + "$12$10$1$13$012$0/", "CN=abcdefghijklm", "lmjaa3lmCN=abcdefghijklm"),
-    ("RULE:^CN=([^,]+)(?:,(OU)=x)?.*$/$1$2/", DUKE, "Duke"),
-    # escapes, classes, case
-    ("RULE:^CN=(.*)$/\\$1\\/x/", "CN=a", "$1/x"),
-    ("RULE:^CN=(.*)$/a\\\\/", "CN=a", "a\\"),
-    (r"RULE:^CN=((\\, *|\w)+)(,.*|$)/$1/,DEFAULT", r"CN=Tkac\, Adam,OU=ITZ", r"Tkac\, Adam"),
-    ("RULE:(?i)^cn=([^,]*).*$/$1/", DUKE, "Duke"),
-    ("RULE:(?i)^CN=K$/kelvin/", "CN=\u212a", None),
-    ("RULE:^CN=(\\w+)$/$1/", "CN=dük", None),
-    ("RULE:^CN=(\\d+)$/$1/", "CN=\u0661", None),
-    ("RULE:^CN=([\\w\\s.-]+).*$/$1/", "CN=a b.c-d,O=x", "a b.c-d"),
-    ("RULE:^CN=(.*)$/$1/L", "CN=ÜBERİΣ", "überi̇ς"),
-    ("RULE:^CN=(.*)$/$1/U", "CN=straße", "STRASSE"),
-    # an empty match, and the letter behind it
-    ("RULE:.*?/-/", "ab", "-a-b-"),
-    ("RULE:a??b*/-/", "ab", "-a--"),
-    ("RULE:x*|.*/-/", "aab", "-a-a-b-"),
-    # lists
-    (",, DEFAULT ,,", DUKE, DUKE),
-    ("RULE:   /     / ,  DEFAULT  ", DUKE, DUKE),
-    ("RULE:,RULE:,/x/,RULE:,RULE:,/L,RULE:,/L,DEFAULT", ",RULE:,", "x"),
-    ("RULE:a\\/b/x/", "a/b", "x"),
-]
+_RULES: Final = yaml.safe_load(Path(__file__).with_name("certificate_rules.yaml").read_text())
+RULES: Final[list[tuple[str, str, str | None]]] = [tuple(one) for one in _RULES["rules"]]
 """Rules, a subject, and Kafka's principal; None if no rule matches."""
-
-REFUSED: Final[list[tuple[str, str]]] = [
-    ("default", "must be DEFAULT or RULE:"),
-    ("DEFAUL", "must be DEFAULT or RULE:"),
-    ("DEFAULT/L", "must be DEFAULT or RULE:"),
-    ("DEFAULT DEFAULT", "must be DEFAULT or RULE:"),
-    ("rule:^CN=(.*)$/$1/", "must be DEFAULT or RULE:"),
-    ("RULE:^CN=(.*)$/$1/L/U", "must be DEFAULT or RULE:"),
-    ("RULE:^CN=(.*)$/$1/LU", "must be DEFAULT or RULE:"),
-    ("RULE:a/b/X", "must be DEFAULT or RULE:"),
-    ("RULE:^CN=(.*)$/$1", "has a RULE without its closing slash"),
-    ("RULE:^CN=(.*)$/L", "has a RULE without its closing slash"),
-    ("RULE:^CN=(.*)$/$1\\/", "has a RULE without its closing slash"),
-    ("RULE:(/x/", "has a pattern that cannot be used"),
-    ("RULE:a**/x/", "has a pattern that cannot be used"),
-    ("RULE:a)/x/", "has a pattern that cannot be used"),
-    ("RULE:a{/x/", "has a pattern that cannot be used"),
-    ("RULE:a{2,1}/x/", "has a pattern that cannot be used"),
-    ("RULE:[a/x/", "has a pattern that cannot be used"),
-    ("RULE:\\p{Nope}/x/", "has a pattern that cannot be used"),
-    ("RULE:\\x{110000}/x/", "has a pattern that cannot be used"),
-    ("RULE:(a)\\k<b>/x/", "has a pattern that cannot be used"),
-]
+REFUSED: Final[list[tuple[str, str]]] = [tuple(one) for one in _RULES["refused"]]
 """Rules that Kafka also rejects, and the errors."""
-
-REFUSED_HERE: Final[list[tuple[str, str]]] = [
-    ("", "must have a rule"),
-    (" , ,", "must have a rule"),
-    # every client would have one name, or none would be accepted
-    ("RULE:^CN=(.*)$/$2/", "has a replacement that refers to a missing group: '$2'"),
-    ("RULE:^CN=.*$/$1/", "has a replacement that refers to a missing group: '$1'"),
-    ("RULE:^CN=(.*)$/${x}/", "has a replacement that refers to a missing group: '${x}'"),
-    ("RULE:^CN=(.*)$/$/", "has a replacement that refers to a missing group: '$'"),
-    ("RULE:^CN=(.*)$/$a/", "has a replacement that refers to a missing group: '$a'"),
-    # constructs that differ in Java and Python, or are not worth translating
-    ("RULE:(?<who>a)/x/", "has a pattern that cannot be used, '(?<who>a)': a named group is not"),
-    ("RULE:(?>a)/x/", "has a pattern that cannot be used, '(?>a)': an atomic group is not"),
-    ("RULE:a(?=b)b/x/", "has a pattern that cannot be used, 'a(?=b)b': a lookahead is not"),
-    ("RULE:(?<!b)a/x/", "has a pattern that cannot be used, '(?<!b)a': a lookbehind is not"),
-    ("RULE:a++/x/", "has a pattern that cannot be used, 'a++': ++ is not supported"),
-    ("RULE:\\bops\\b/x/", "has a pattern that cannot be used, '\\\\bops\\\\b': a word boundary is"),
-    (
-        "RULE:\\p{Alpha}/x/",
-        "has a pattern that cannot be used, '\\\\p{Alpha}': \\p{…} is not supported",
-    ),
-    ("RULE:(a)\\1/x/", "has a pattern that cannot be used"),
-    ("RULE:\\Qa.b\\E/x/", "has a pattern that cannot be used"),
-    ("RULE:\\x41/x/", "has a pattern that cannot be used"),
-    ("RULE:[]a]/x/", "has a pattern that cannot be used"),
-    ("RULE:^CN=([[a-z]A-Z]*)$/$1/", "has a pattern that cannot be used"),
-    ("RULE:^CN=([a-z&&[^a]]*)$/$1/", "has a pattern that cannot be used"),
-    ("RULE:^CN=([a-z--a]*)$/$1/", "has a pattern that cannot be used"),
-    ("RULE:^CN=(\\p{IsLatin}+)$/$1/", "has a pattern that cannot be used"),
-    ("RULE:^CN=(\\p{InGreek}+)$/$1/", "has a pattern that cannot be used"),
-    ("RULE:^CN=(\\p{javaLowerCase}+)$/$1/", "has a pattern that cannot be used"),
-    ("RULE:^CN=(\\p{Cn}+)$/$1/", "has a pattern that cannot be used"),
-    ("RULE:(?i)^CN=(\\p{Lower}+)$/$1/", "has a pattern that cannot be used"),
-    ("RULE:(?i)^CN=(\\p{Lu}+)$/$1/", "has a pattern that cannot be used"),
-    ("RULE:^CN=a\\X/x/", "has a pattern that cannot be used"),
-    ("RULE:^CN=\\01/x/", "has a pattern that cannot be used"),
-    ("RULE:CN=(?<=a{1,3})b/x/", "has a pattern that cannot be used"),
-    ("RULE:CN=(?<=a+)b/x/", "has a pattern that cannot be used"),
-    # the engines give up differently
-    ("RULE:CN=(a?)*b/x/", "has a pattern that cannot be used"),
-    ("RULE:CN=(a|b*)+/x/", "has a pattern that cannot be used"),
-    ("RULE:CN=(\\b)*a/x/", "has a pattern that cannot be used"),
-    ("RULE:CN=(a.)++b/x/", "has a pattern that cannot be used"),
-    ("RULE:CN=(a)?+b/x/", "has a pattern that cannot be used"),
-    ("RULE:CN=(?=(a))a/$1/", "has a pattern that cannot be used"),
-    ("RULE:CN=(?>(a))a/$1/", "has a pattern that cannot be used"),
-    ("RULE:CN=(a)+\\1/x/", "has a pattern that cannot be used"),
-    ("RULE:CN=(?:(a)b)+\\1/x/", "has a pattern that cannot be used"),
-    ("RULE:CN=(a)(?:\\1b)+/x/", "has a pattern that cannot be used"),
-    ("RULE:CN=\\1(a)/x/", "has a pattern that cannot be used"),
-    ("RULE:CN=(a\\1)/x/", "has a pattern that cannot be used"),
-    ("RULE:CN=(a)\\2/x/", "has a pattern that cannot be used"),
-    ("RULE:CN=a\\b+/x/", "has a pattern that cannot be used"),
-    ("RULE:^(?i:cn)=(.*)$/$1/", "has a pattern that cannot be used"),
-    ("RULE:^(?x) CN = a$/x/", "has a pattern that cannot be used"),
-    ("RULE:a(?i)b/x/", "has a pattern that cannot be used"),
-]
+REFUSED_HERE: Final[list[tuple[str, str]]] = [tuple(one) for one in _RULES["refused_here"]]
 """Rules that only the proxy rejects, and the errors."""
-
-EMPTIED: Final[list[tuple[str, str]]] = [
-    ("RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/L", "CN=ünal"),
-    ("RULE:.*//", DUKE),
-]
+EMPTIED: Final[list[tuple[str, str]]] = [tuple(one) for one in _RULES["emptied"]]
 """Rules that map a subject to nothing; Kafka's principal is `User:`."""
