@@ -6,15 +6,13 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.certificates import Authority
-from tests.support.kafka import go
-from tests.support.kafka.clients import JavaClient, SslUser, password_of
+from tests.support.kafka.clients import JavaClient, SslUser
 from tests.support.kafka.cluster import END_WITH_PARENT, KafkaCluster, wait_until
 from tests.support.kafka.kerberos import find_program
 from tests.support.kafka.traffic import PARTITIONS, end_offset, java_traffic
@@ -190,33 +188,3 @@ def test_java(
     counts = java_traffic(named, at(ports, "HAPROXY"), topic, 1, tmp_path)
     assert all(counts)
     assert written(cluster, topic) == counts
-
-
-def test_franz_go(
-    cluster: KafkaCluster,
-    files: Path,
-    carol: SslUser,
-    ports: dict[str, int],
-    topic: str,
-    tmp_path: Path,
-) -> None:
-    login = {
-        "Name": topic,
-        "Mechanism": carol.mechanism,
-        "User": carol.name,
-        "Password": password_of(carol.name),
-        "CAFile": str(carol.ca),
-    }
-    until = tmp_path / "until"
-    (tmp_path / "logins.json").write_text(json.dumps([login]))
-    program = str(go.program("franz"))
-    with ThreadPoolExecutor(1) as pool:
-        command = [program, at(ports, "HAPROXY"), str(until), str(tmp_path / "logins.json")]
-        running = pool.submit(run, files, command)
-        try:
-            wait_until(
-                lambda: running.done() or all(written(cluster, topic)[:2]), what="nothing written"
-            )
-        finally:
-            until.touch()
-        assert topic in running.result()

@@ -154,35 +154,6 @@ def _delivered(error: confluent.KafkaError | None, _: confluent.Message) -> None
     assert error is None, error
 
 
-# --- transactions
-
-
-def test_confluent_commits_and_aborts_transactions(carol: User, bootstrap: str, topic: str) -> None:
-    """The transaction includes the group's offsets."""
-    producer = confluent.Producer(carol.confluent(bootstrap, transactional_id=topic))
-    producer.init_transactions(DEADLINE)
-    for value, is_kept in (("kept 1", True), ("aborted", False), ("kept 2", True)):
-        producer.begin_transaction()
-        producer.produce(topic, value)
-        if is_kept:
-            producer.commit_transaction(DEADLINE)
-        else:
-            producer.abort_transaction(DEADLINE)
-    seen = consumed(carol, bootstrap, topic, 2, isolation_level="read_committed")
-    assert values(seen) == {b"kept 1", b"kept 2"}
-
-    group = f"g-{uuid.uuid4()}"
-    consumer = confluent.Consumer(carol.confluent(bootstrap, group_id=group))
-    consumer.assign([confluent.TopicPartition(topic, 0, 0)])
-    producer.begin_transaction()
-    position = [confluent.TopicPartition(topic, 0, 1)]
-    producer.send_offsets_to_transaction(position, consumer.consumer_group_metadata(), DEADLINE)
-    producer.commit_transaction(DEADLINE)
-    (committed,) = consumer.committed([confluent.TopicPartition(topic, 0)], timeout=DEADLINE)
-    consumer.close()
-    assert committed.offset == 1
-
-
 # --- groups
 
 

@@ -8,21 +8,15 @@ from typing import Any
 
 import pytest
 
-from proxy.quota.model import QuotaKey
 from tests.support.kafka.acl_differential.side import PASSWORD, Client
 from tests.support.kafka.clients import User, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster
 from tests.support.kafka.java import Finished
 from tests.support.kafka.quotas import (
     ALTER,
-    CONSUMER,
     PRODUCER,
     SCRAM,
-    alteration,
-    description,
     enforcing_quotas,
-    entities,
-    ops,
     remove_kafkas,
 )
 from tests.support.proxy_process import SUPER_USER, ProxyProcess
@@ -44,64 +38,9 @@ def proxy(
         yield process
 
 
-A, B = ("user", "quota-a"), ("client-id", "quota-b")
-QUESTIONS: list[Any] = [
-    description(),
-    alteration(entities(A), ops((PRODUCER, 1024.0), (CONSUMER, 2048.0))),
-    alteration(entities(A, B), ops((PRODUCER, 512.0))),
-    alteration(entities(("user", None)), ops((CONSUMER, 100.0), ("request_percentage", 12.5))),
-    alteration(entities(("client-id", None)), ops(("controller_mutation_rate", 3.5))),
-    alteration(entities(("ip", "10.0.0.1")), ops(("connection_creation_rate", 5.0))),
-    alteration(entities(("user", "<default>")), ops((PRODUCER, 7.0))),
-    alteration(entities(A), ops((PRODUCER, 9_999.0)), validate_only=True),
-    description(),
-    description(strict=True),
-    description(("user", 0, "quota-a")),
-    description(("user", 0, "quota-a"), strict=True),
-    description(("user", 1, None)),
-    description(("user", 2, None)),
-    description(("user", 2, None), ("client-id", 2, None)),
-    description(("client-id", 0, "quota-b")),
-    description(("ip", 2, None)),
-    description(("ip", 0, "10.0.0.1")),
-    description(("ip", 2, None), ("user", 2, None)),
-    description(("group", 2, None)),
-    description(("user", 2, None), ("user", 1, None)),
-    description(("user", 3, None)),
-    description(("user", 0, None)),
-    description(("user", 1, "x")),
-    description(("user", 2, "x")),
-    description(("", 2, None)),
-    alteration(entities(A), ops((PRODUCER, 0.0))),
-    alteration(entities(A), ops((PRODUCER, -1.0))),
-    alteration(entities(A), ops((PRODUCER, 1.5))),
-    alteration(entities(A), ops((PRODUCER, 1e300))),
-    alteration(entities(A), ops(("absurd", 1.0))),
-    alteration(entities(A), ops(("connection_creation_rate", 1.0))),
-    alteration(entities(("ip", "10.0.0.1")), ops((PRODUCER, 1.0))),
-    alteration(entities(A), ops((PRODUCER, 1.0), (PRODUCER, 2.0))),
-    alteration(entities(A), ops((CONSUMER, None), ("request_percentage", None))),
-    alteration(entities(("group", "g")), ops((PRODUCER, 1.0))),
-    alteration(entities(("user", "")), ops((PRODUCER, 1.0))),
-    alteration(entities(A, ("ip", "10.0.0.1")), ops((PRODUCER, 1.0))),
-    alteration([], ops((PRODUCER, 1.0))),
-    description(("user", 2, None)),
-    *(
-        alteration(
-            entities(*parts),
-            ops(*((key, None) for key in QuotaKey if ("connection" in key) is of_ip)),
-        )
-        for parts, of_ip in (
-            ((A,), False),
-            ((A, B), False),
-            ((("user", None),), False),
-            ((("client-id", None),), False),
-            ((("user", "<default>"),), False),
-            ((("ip", "10.0.0.1"),), True),
-        )
-    ),
-    description(),
-]
+_FILE = Path(__file__).with_name("quota_questions.jsonl")
+QUESTIONS: list[Any] = [json.loads(line) for line in _FILE.read_text().splitlines()]
+"""API key and fields of DescribeClientQuotas and AlterClientQuotas, in their order."""
 
 
 def normal(answer: Any) -> Any:
