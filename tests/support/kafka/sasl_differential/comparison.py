@@ -61,18 +61,14 @@ def _untimed(line: str) -> str:
     return line.removesuffix(DELAYED).removesuffix(AT_ONCE)
 
 
-def is_judged(program: str) -> bool:
+def is_judged(chosen: Program) -> bool:
     """Whether the release under test supports a program."""
-    if program.startswith("ApiVersions v5"):
-        return is_since("4.4")
-    if program == "delay: Metadata before the handshake":
-        return is_since("4.0")  # close at once, like the proxy
-    return True
+    return is_since(chosen.since)
 
 
 def run_all(world: World, *, at_once: int = 12) -> dict[str, Transcript]:
     """Run every program for its listeners in parallel, as they mostly wait."""
-    judged = [each for each in PROGRAMS.values() if is_judged(each.name)]
+    judged = [each for each in PROGRAMS.values() if is_judged(each)]
     programs = [each for each in judged if each.listener in world.addresses]
     together = [each for each in programs if not each.is_timed]
     alone = [each for each in programs if each.is_timed]
@@ -121,69 +117,11 @@ def side_by_side(left: Transcript, right: Transcript, names: tuple[str, str]) ->
     return "\n".join(rows)
 
 
-#: Intended differences from Kafka, and the programs that show them. Each is the first
-#: cell of a row of docs/compatibility.md, which describes both behaviours and the reason.
-_PROGRAMS_BY_DIFFERENCE: dict[str, tuple[str, ...]] = {
-    "An unknown user": (
-        "SCRAM first: unknown user",
-        "login SCRAM on mechanism without credential",
-        "login SCRAM raw unknown user",
-        "reauth unknown user",
-    ),
-    "`c=` of the last message": (
-        "SCRAM last: c= says authzid added",
-        "SCRAM last: c= says empty",
-        "SCRAM last: c= says y,,",
-    ),
-    "`m=` in the first message": ("SCRAM first: reserved m=",),
-    "An unknown extension in the last message": (
-        "SCRAM last: unknown extension that the proof does not cover",
-    ),
-    "User names": ("SCRAM name 'jürgen'",),
-    "Messages of more than 16 KiB": ("SCRAM first: 400,000 letters of nonce",),
-    "Scheme other than Bearer": ("OAUTHBEARER message: scheme Basic",),
-    "A proof of the wrong length": (
-        "SCRAM last: empty proof",
-        "SCRAM last: long proof",
-        "SCRAM last: short proof",
-        "SCRAM-SHA-512 proof for SCRAM-SHA-256",
-    ),
-    "A repeated `auth`": ("OAUTHBEARER message: auth twice",),
-    "A repeated extension name": ("OAUTHBEARER message: extension twice",),
-    "An escaped authzid": ("OAUTHBEARER message: authzid with escape",),
-    "A second rejected token in one exchange": ("error round, then a bad token, then a good one",),
-    "A request between SaslHandshake and token": (
-        "between handshake and token: DescribeCluster",
-        "between handshake and token: FindCoordinator",
-        "between handshake and token: Metadata",
-        "between two SCRAM messages: DescribeCluster",
-        "between two SCRAM messages: FindCoordinator",
-        "between two SCRAM messages: Metadata",
-        "delay: Metadata between handshake and token",
-        "error round, then Metadata",
-        "expired: handshake answered, then Metadata",
-        "reauth: Fetch between handshake and token",
-        "reauth: FindCoordinator between handshake and token",
-        "reauth: Metadata between handshake and token",
-    ),
-    "ApiVersions v5 that means another broker, before authentication": (
-        "ApiVersions v5 that means a cluster of 32,767 letters, and node -2, before handshake",
-        "ApiVersions v5 that means another cluster, before handshake",
-    ),
-    "An expired session is used": ("expired: half a Metadata request",),
-    "A frame of a re-authentication above `sasl.server.max.receive.size`": (
-        "reauth handshake itself larger than sasl.server.max.receive.size",
-    ),
-    "A failure that has no answer": ("delay: raw token garbage", "delay: reauth unknown mechanism"),
-}
-
-#: Row of docs/compatibility.md that explains it, by program.
 DELIBERATE: dict[str, str] = {
-    program: difference
-    for difference, programs in _PROGRAMS_BY_DIFFERENCE.items()
-    for program in programs
-    if is_judged(program)
+    name: one.differs for name, one in PROGRAMS.items() if one.differs and is_judged(one)
 }
+"""Intended differences from Kafka, by program: each is the first cell of a row of
+docs/compatibility.md, which describes both behaviours and the reason."""
 
 
 def kafka_world(cluster: KafkaCluster, issuer: Issuer) -> World:

@@ -2,6 +2,12 @@
 
 A transcript holds labels of the messages sent and the decoded answers. Values that differ between
 servers (nonces, salts, signatures, milliseconds) are replaced by whether they were correct.
+
+`programs.jsonl` has a program in each line. A step is the name of a method of `Actor`, alone or
+with its arguments. `{"bytes": ...}` and `{"text": ...}` may contain `{token}`, the parts of a
+token, and the server's `{nonce}`; a list there has parts to join, some with a number of
+repetitions. `{"token": ...}` is a token with these claims, and `{"authenticate": ...}` the body of
+a SaslAuthenticate request, cut or with more behind it.
 """
 
 import json
@@ -331,6 +337,10 @@ class Program:
     is_timed: bool = False
     late: float = inf
     """Seconds of delay after which a conversation is repeated."""
+    since: str = "0"
+    """The first release of Kafka that it is for."""
+    differs: str | None = None
+    """The row of docs/compatibility.md if the proxy answers differently."""
 
 
 def read_programs(path: Path) -> dict[str, Program]:
