@@ -254,96 +254,27 @@ def test_keys_of_secrets_are_mounted_by_name(documents: list[Document]) -> None:
             assert volume["secret"]["items"]
 
 
-SLOW_DELIVERY = {
-    "directory": "/var/lib/reauth-proxy/events",
-    "deliver": {"to": "kafka:events", "drain.ms": 600_000},
-}
-SECRET = {"name": "tls", "secretName": "s", "mountPath": "/x", "keys": ["tls.crt"]}
-TOKEN = {"name": "brokers", "audience": "kafka", "mountPath": "/y"}
+REFUSED = [
+    (overlay, one["values"], one["words"])
+    for overlay, rows in load(Path(__file__).with_name("refused.yaml")).items()
+    for one in rows
+]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"replica": 3}, "replica"),
-        ({"workload": {}}, "mode: sidecar needs workload.kind"),
-        ({"mode": "gateway"}, "a gateway stands beside none"),
-        ({"mode": "gateway", "workload": {}}, "mode: gateway needs routing: gateway, got sidecar"),
-        ({"image": {"tga": "1"}}, "tga"),
-        ({"redirect": {"enable": True}}, "enable"),
-        ({"secrets": [{"name": "tls", "secretName": "s", "mountPath": "/x"}]}, "keys"),
-        ({"config": {"listeners": []}}, "upstream"),
-        ({"config.htpp": {}}, "htpp"),
-        ({"config.http": {"address": "127.0.0.1:9404"}}, "kubelet"),
-        ({"config.http": {}}, "config.http.address"),
-        ({"config.shutdown.drain.ms": 600_000}, "terminationGracePeriodSeconds"),
-        ({"terminationGracePeriodSeconds": 30}, "terminationGracePeriodSeconds"),
-        ({"config.events": SLOW_DELIVERY}, "events.deliver.drain.ms"),
-        ({"config.store": {}}, "config.store.url is state.db: must be below"),
-        ({"config.store": {"url": "broker:/etc/reauth-proxy/a.db"}}, "must be below"),
-        ({"config.store": {"url": "sqlite:/var/lib/reauth-proxy/state/../a.db"}}, "must be below"),
-        ({"config.events": {"directory": "/var/lib/reauth-proxy/eventsx"}}, "config.events.dir"),
-        ({"config.admin": {"socket": "/run/admin.sock"}}, "config.admin.socket is /run/admin"),
-        ({"secrets": [SECRET | {"name": "state"}]}, "the name state is taken"),
-        ({"secrets": [SECRET, SECRET]}, "the name tls is taken"),
-        ({"tokens": [TOKEN], "secrets": [SECRET | {"name": "brokers"}]}, "the name brokers"),
-        ({"redirect": {"enabled": True}}, "redirect.enabled"),
-        ({"workload": {"kind": "Deployment", "spec": {}}}, "workload.name is required"),
-        ({"workload": {"kind": "Deployment", "name": "a"}}, "workload.spec must be"),
-        ({"workload": {"kind": "Deployment", "name": "a", "spec": {"template": {}}}}, "spec must"),
-        ({"nodeSelector": {"pool": "kafka"}}, "nodeSelector is for the pods of a gateway: what a"),
-        ({"serviceAccountName": "front"}, "serviceAccountName is for the pods of a gateway"),
-        ({"podLabels": {"reauth-proxy": "a"}}, "/podLabels/reauth-proxy"),
-    ],
-)
-def test_the_chart_refuses_what_it_does_not_know(change: dict[str, Any], words: str) -> None:
-    values = deploy.values("ingress")
-    for key, value in change.items():
-        if key.startswith("config."):
-            values["config"][key.removeprefix("config.")] = value
-        else:
-            values[key] = value
-    assert words in deploy.templated(values, check=False)
-
-
-@pytest.mark.parametrize(
-    ("pod", "words"),
-    [
-        ({"hostNetwork": True}, "hostNetwork, and all that the node dials would be redirected"),
-        ({"os": {"name": "windows"}}, "the proxy runs on Linux alone"),
-        ({"nodeSelector": {"kubernetes.io/os": "windows"}}, "the proxy runs on Linux alone"),
-        ({"initContainers": [{"name": "reauth-proxy"}]}, "a container named reauth-proxy already"),
-    ],
-)
-def test_the_chart_refuses_a_workload_that_no_sidecar_works_in(
-    pod: dict[str, Any], words: str
+@pytest.mark.parametrize(("overlay", "change", "words"), REFUSED)
+def test_the_chart_refuses_what_does_not_work(
+    overlay: str, change: dict[str, Any], words: str
 ) -> None:
-    values = copy.deepcopy(deploy.values("transparent"))
-    values["workload"]["spec"]["template"]["spec"] |= pod
-    assert words in deploy.templated(values, check=False)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"service": {"externalTrafficPolicy": "Local"}}, "service.type: LoadBalancer or NodePort"),
-        ({"service": {"loadBalancerClass": "a"}}, "needs service.type: LoadBalancer, got Cluster"),
-        ({"service": {"brokers": [0, 100]}}, "broker 100 has no port within broker.ports: 9100-"),
-        ({"service": {"type": "NodePort"}}, "within 30000-32767, the ports of nodes; got 9094"),
-        ({"address": "127.0.0.1:9094"}, "127.0.0.1:9094: nobody else can connect there"),
-        ({"service": {"type": "LoadBalancer"}, "advertised.host": ""}, "advertised.host is requ"),
-        ({"service": {"type": "ExternalName"}}, "/service/type"),
-        ({"image": {"digest": "sha256:0"}}, "digest"),
-    ],
-)
-def test_the_chart_refuses_a_gateway_that_nobody_reaches(
-    change: dict[str, Any], words: str
-) -> None:
-    values = copy.deepcopy(deploy.values("gateway"))
+    values = copy.deepcopy(deploy.values(overlay))
+    parts = {"config": values["config"], "listener": values["config"]["listeners"][0]}
+    if "workload" in values:
+        parts["pod"] = values["workload"]["spec"]["template"]["spec"]
     for key, value in change.items():
-        (values if key in {"service", "image"} else values["config"]["listeners"][0])[key] = value
-    if not values["config"]["listeners"][0]["advertised.host"]:
-        del values["config"]["listeners"][0]["advertised.host"]
+        part, _, name = key.partition(".")
+        place = parts[part] if name else values
+        place[name or key] = value
+        if value is None:
+            del place[name]
     assert words in deploy.templated(values, check=False)
 
 
