@@ -15,10 +15,10 @@ from confluent_kafka import admin as administration
 from metrics.readiness.analysis import Analysis, Question
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.folder import event_files
-from proxy.acl.model import Operation, PatternType, Permission, ResourceType
-from tests.support.kafka.acl_differential.profiles import as_filter
+from tests.support.kafka.acl_differential.profiles import as_filter, creation
 from tests.support.kafka.clients import User, password_of
 from tests.support.kafka.cluster import KafkaCluster
+from tests.support.messages import Values
 from tests.support.proxy_process import ProxyProcess, gateway_config, relaying_logins
 from tests.support.sasl import Issuer
 
@@ -54,16 +54,9 @@ def kafka(jwks: Path) -> Iterator[KafkaCluster]:
 _CREATE_ACLS, _DELETE_ACLS = 30, 31
 
 
-def acl(principal: str, kind: str, name: str, operation: str) -> dict[str, Any]:
-    return {
-        "resource_type": int(ResourceType[kind]),
-        "resource_name": name,
-        "resource_pattern_type": int(PatternType.LITERAL),
-        "principal": principal,
-        "host": "*",
-        "operation": int(Operation[operation]),
-        "permission_type": int(Permission.ALLOW),
-    }
+def acl(principal: str, kind: str, name: str, operation: str) -> Values:
+    kind = "txn" if kind == "TRANSACTIONAL_ID" else kind.lower()
+    return creation(f"+{kind}:{name}:{operation}", principal.removeprefix("User:"), str)
 
 
 class Workload:
@@ -174,7 +167,7 @@ def allowed(kafka: KafkaCluster) -> Counter[Use]:
     return found
 
 
-def needed(events: Path) -> list[dict[str, Any]]:
+def needed(events: Path) -> list[Values]:
     """The smallest set of ACLs, according to the report."""
     with DuckEngine() as engine:
         engine.read(event_files(str(events)))

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from proxy.brokers.signed_tokens import read_jwks
+from tests.support.kafka.acl_differential.profiles import creation
 from tests.support.kafka.clients import OAUTHBEARER, User
 from tests.support.kafka.cluster import KafkaCluster, StartCluster, wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
@@ -41,8 +42,7 @@ DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
 NOT_ALLOWED = 64
 """DELEGATION_TOKEN_REQUEST_NOT_ALLOWED."""
 SCRAM = "SCRAM-SHA-256"
-LITERAL, PREFIXED, ANY, TOPIC, GROUP, USER, DENY, ALLOW = 3, 4, 1, 2, 3, 7, 2, 3
-ALL, CREATE_TOKENS = 2, 13
+LITERAL, ANY, TOPIC = 3, 1, 2
 TOKENS, TOKENS_SECRET = "tokens", "tokens-secret"
 """The user of a proxy that may create delegation tokens, and that is no super user."""
 RUN = uuid.uuid4().hex
@@ -83,30 +83,17 @@ def brokers(sasl_kafka: KafkaCluster) -> KafkaCluster:
         sasl_kafka.add_scram_user(name, secret_of(name), SCRAM)
     sasl_kafka.create_topic(f"{RUN}-topic")
     rules = [
-        (CAROL, TOPIC, f"{RUN}-", PREFIXED, ALL, ALLOW),
-        (DAVE, TOPIC, f"{RUN}-topic", LITERAL, ALL, ALLOW),
-        (TOKENS, USER, "User:", PREFIXED, CREATE_TOKENS, ALLOW),
-        (TOKENS, USER, f"User:{FRANK}", LITERAL, CREATE_TOKENS, DENY),
+        (CAROL, f"+topic:{RUN}-^:ALL"),
+        (DAVE, f"+topic:{RUN}-topic:ALL"),
+        (TOKENS, "+user:User:^:CREATE_TOKENS"),
+        (TOKENS, f"-user:User:{FRANK}:CREATE_TOKENS"),
     ]
     create_acls(sasl_kafka, rules)
     return sasl_kafka
 
 
-def create_acls(
-    brokers: KafkaCluster, rules: Iterable[tuple[str, int, str, int, int, int]]
-) -> None:
-    creations = [
-        {
-            "resource_type": resource,
-            "resource_name": name,
-            "resource_pattern_type": kind,
-            "principal": f"User:{user}",
-            "host": "*",
-            "operation": operation,
-            "permission_type": permission,
-        }
-        for user, resource, name, kind, operation, permission in rules
-    ]
+def create_acls(brokers: KafkaCluster, rules: Iterable[tuple[str, str]]) -> None:
+    creations = [creation(acl, user, str) for user, acl in rules]
     brokers.ask(CREATE_ACLS, 3, creations=creations)
 
 
@@ -417,10 +404,8 @@ def test_no_record_is_lost_or_written_under_another_name_while_brokers_are_kille
     add_proxys_users(brokers)
     for topic in TOPICS.values():
         brokers.create_topic(topic, replicas=dict.fromkeys(range(PARTITIONS), (1, 2, 3)))
-    for kind in (TOPIC, GROUP):
-        create_acls(
-            brokers, [(user, kind, name, LITERAL, ALL, ALLOW) for user, name in TOPICS.items()]
-        )
+    for kind in ("topic", "group"):
+        create_acls(brokers, [(user, f"+{kind}:{name}:ALL") for user, name in TOPICS.items()])
     config = gateway_config(
         ",".join(str(brokers.address(node, BUSY)) for node in brokers.node_ids),
         jwks,

@@ -163,7 +163,8 @@ def creation(acl: str, principal: str, name: Callable[[str], str]) -> Values:
     short names of the resources into whole ones.
     """
     rule, _, host = acl[1:].partition("@")
-    kind, resource, operation = rule.split(":")
+    kind, _, resource = rule.partition(":")
+    resource, _, operation = resource.rpartition(":")
     everybody, kind = kind.startswith("*"), kind.removeprefix("*")
     prefixed, resource = resource.endswith("^"), resource.removesuffix("^")
     return {
