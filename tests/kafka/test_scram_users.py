@@ -1,6 +1,5 @@
 """Administration of SCRAM users: through the APIs, in a shared file, and compared with Kafka."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from proxy.wire.schema import Message, replace
 from tests.support.kafka.clients import (
     JavaClient,
     User,
-    add_users,
     confluent_admin,
     password_of,
     user,
@@ -19,7 +17,7 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.java import Finished
 from tests.support.kafka.sasl_differential.transcript import logs_in
 from tests.support.kafka.wire_client import Address, ask
-from tests.support.proxy_process import SUPER_USER, ProxyProcess, gateway_config
+from tests.support.proxy_process import SUPER_USER, ProxyProcess
 from tests.support.sasl import Issuer
 from tests.support.store import SEEN, Change, request_of, upsert
 
@@ -68,34 +66,6 @@ def test_python_administers_users(gateway: ProxyProcess, issuer: Issuer) -> None
     for future in admin.alter_user_scram_credentials([deletion]).values():
         future.result(DEADLINE)
     assert "erin" not in {name for name, _ in gateway.users()}
-
-
-def test_in_audit_nobody_gets_rights_by_giving_them(
-    kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
-) -> None:
-    """Audit mode denies changes of users and ACLs, because they would be permanent."""
-    config = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
-    config["authorizer"]["mode"] = "audit"
-    process = ProxyProcess(config, tmp_path)
-    add_users(process)
-    everything = ["--allow-principal", "User:carol", "--operation", "All", "--cluster"]
-    with process:
-        bootstrap = str(process.addresses()["LONG"])
-        client = user(issuer, MECHANISM).java(tmp_path)
-        takes = ("--entity-type", "users", "--entity-name", SUPER_USER, "--alter")
-        mine = ("--add-config", "SCRAM-SHA-256=[password=mine]")
-        done = client.run_tool("kafka-configs", bootstrap, *takes, *mine)
-        assert "ClusterAuthorizationException" in done.stderr + done.stdout, done
-        limit = ("--entity-type", "users", "--entity-name", "carol", "--alter")
-        quota = ("--add-config", "producer_byte_rate=99999999")
-        done = client.run_tool("kafka-configs", bootstrap, *limit, *quota)
-        assert "ClusterAuthorizationException" in done.stderr + done.stdout, done
-        done = client.run_tool("kafka-acls", bootstrap, "--add", *everything)
-        assert "ClusterAuthorizationException" in done.stderr + done.stdout, done
-        address, password = process.addresses()["LONG"], password_of(SUPER_USER)
-        assert logs_in(address, issuer, MECHANISM, SUPER_USER, password)
-        assert json.loads(process.command("acls", "list", "--output", "json")) == []
-        assert json.loads(process.command("quotas", "list", "--output", "json")) == []
 
 
 def _configs(client: JavaClient, address: Address, *arguments: str) -> Finished:
