@@ -139,22 +139,6 @@ def test_confluent_reaches_both_brokers(
     inside(work)
 
 
-@pytest.mark.usefixtures("redirected")
-def test_nobody_passes_without_logging_in(
-    cluster: KafkaCluster, inside: Inside, proxy: ProxyProcess
-) -> None:
-    """Without the redirect the broker would serve a client that does not log in."""
-    bootstrap = str(cluster.address(1, "LONG"))
-
-    def work() -> None:
-        producer = confluent.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
-        with pytest.raises(confluent.KafkaException):
-            producer.list_topics(timeout=2)
-        assert proxy.metric("connections_closed_total", reason="destination_refused") == 0
-
-    inside(work)
-
-
 def test_relayed_sessions_are_held_through_a_redirect(
     here: Namespace, inside: Inside, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:

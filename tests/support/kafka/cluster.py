@@ -150,14 +150,9 @@ class KafkaCluster:
         self._launch(node)
         self.wait_ready()
 
-    def add_node(self, *, instead_of: int | None = None) -> int:
-        """Lets one more broker (not a controller) join; returns its id.
-
-        `instead_of`: at the addresses of this one, which is stopped.
-        """
+    def add_node(self) -> int:
+        """Lets one more broker (not a controller) join; returns its id."""
         node = self._new_node(max(self._nodes) + 1, is_controller=False)
-        if instead_of is not None:
-            node.ports = self._nodes[instead_of].ports
         self._nodes[node.node_id] = node
         self._configure(node)
         _format([node], self._cluster_id, (), self.release)

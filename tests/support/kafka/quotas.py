@@ -104,9 +104,9 @@ def ops(*changes: tuple[str, float | None]) -> list[dict[str, Any]]:
     return [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in changes]
 
 
-def alteration(parts: list[Any], changes: list[Any], *, validate_only: bool = False) -> Any:
+def alteration(parts: list[Any], changes: list[Any]) -> Any:
     entries = [{"entity": parts, "ops": changes}]
-    return ALTER, {"entries": entries, "validate_only": validate_only}
+    return ALTER, {"entries": entries, "validate_only": False}
 
 
 def description(*components: tuple[str, int, str | None], strict: bool = False) -> Any:

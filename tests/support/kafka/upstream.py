@@ -131,17 +131,12 @@ def by_client_credentials(directory: Path, endpoint: "TokenEndpoint") -> dict[st
 
 
 def sidecar_of(
-    cluster: KafkaCluster,
-    listener: str,
-    jwks: Path,
-    login: Mapping[str, Any],
-    *,
-    max_reauth_ms: int = 3_600_000,
+    cluster: KafkaCluster, listener: str, jwks: Path, login: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A configuration with one listener, LONG, in front of the broker's `listener`."""
     port = cluster.sidecar_port if listener == BEHIND else None
     upstream = str(cluster.address(listener=listener))
-    config = sidecar_config(upstream, jwks, listeners={"LONG": max_reauth_ms}, port=port)
+    config = sidecar_config(upstream, jwks, listeners={"LONG": 3_600_000}, port=port)
     config["upstream"] |= login
     return config
 
@@ -152,22 +147,11 @@ class TokenEndpoint(HttpService):
     It also serves the issuer's keys at `jwks_url`.
     """
 
-    def __init__(
-        self,
-        issuer: Issuer,
-        *,
-        token_seconds: float = 3600,
-        expires_in: int = 3600,
-        certificate: Path | None = None,
-    ) -> None:
-        """`expires_in` is announced for tokens that are valid for `token_seconds`."""
+    def __init__(self, issuer: Issuer, *, certificate: Path | None = None) -> None:
         super().__init__(self._answer, certificate=certificate)
         self._issuer = issuer
-        self._token_seconds = token_seconds
-        self._expires_in = expires_in
         self.given: list[str] = []
         self.refused: list[str] = []
-        self.is_down = False
         base = f"http{'s' * (certificate is not None)}://{self.address}"
         self.url, self.jwks_url = f"{base}/oauth2/token", f"{base}/jwks.json"
 
@@ -180,15 +164,13 @@ class TokenEndpoint(HttpService):
 
     def answer(self, authorization: str, form: Mapping[str, list[str]]) -> tuple[int, Any]:
         """Return HTTP status and JSON."""
-        if self.is_down:
-            return 503, {"error": "temporarily_unavailable"}
         wanted = {"grant_type": ["client_credentials"], "scope": [SCOPE]}
         if {key: form.get(key) for key in wanted} != wanted or not _is_client(authorization):
             self.refused.append(f"{authorization} {form}")
             return 401, {"error": "invalid_client", "error_description": f"not {CLIENT_SECRET}"}
-        token = self._issuer.mint(GATE, self._token_seconds)
+        token = self._issuer.mint(GATE)
         self.given.append(token)
-        return 200, {"access_token": token, "token_type": "Bearer", "expires_in": self._expires_in}
+        return 200, {"access_token": token, "token_type": "Bearer", "expires_in": 3600}
 
 
 def _is_client(authorization: str) -> bool:

@@ -195,13 +195,12 @@ class Side:
         *,
         administers_users: bool,
         profiles: Mapping[str, Sequence[str]] = PROFILES,
-        further: Sequence[str] = (),
     ) -> None:
-        """Makes the users, resources and ACLs; `further` users have resources, but no ACLs.
+        """Makes the users, resources and ACLs.
 
         `administers_users`: through this side, otherwise through the broker.
         """
-        everyone = [Names(self.name, profile) for profile in (*profiles, *further)]
+        everyone = [Names(self.name, profile) for profile in profiles]
         self._add_users(everyone, self.admin if administers_users else self._broker)
         self._make_topics(everyone)
         self._make_groups(everyone)

@@ -255,9 +255,9 @@ class Actor:
             api_key, version, self._correlation_id, client_id, body, flexible=flexible
         )
 
-    def hear(self, api_key: int, version: int, deadline_seconds: float | None = None) -> Any:
+    def hear(self, api_key: int, version: int) -> Any:
         """Record the next response; return it decoded, or None."""
-        frame = self.client.receive(*(() if deadline_seconds is None else (deadline_seconds,)))
+        frame = self.client.receive()
         delayed = self._delay()
         if isinstance(frame, Outcome):
             self._see(frame.value + delayed)
@@ -356,9 +356,9 @@ PROGRAMS = read_programs(Path(__file__).with_name("programs.jsonl"))
 # --- messages
 
 
-def bearer(token: str, *, extensions: str = "", gs2: str = "n,,", scheme: str = "Bearer ") -> bytes:
+def bearer(token: str) -> bytes:
     """The client's message of RFC 7628 section 3.1."""
-    return f"{gs2}\x01auth={scheme}{token}\x01{extensions}\x01".encode()
+    return f"n,,\x01auth=Bearer {token}\x01\x01".encode()
 
 
 def authenticate_body(auth_bytes: bytes, version: int) -> bytes:
