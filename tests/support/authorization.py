@@ -8,11 +8,6 @@ from sys import maxsize
 from typing import Any, cast
 
 import pytest
-from kio.schema.describe_groups.v5.response import DescribedGroup, DescribeGroupsResponse
-from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.schema.fetch.v13.response import FetchResponse
-from kio.schema.types import BrokerId, GroupId
-from kio.static.primitive import i32
 
 from proxy.acl.decision import (
     FORWARD,
@@ -32,13 +27,12 @@ from proxy.connection.interfaces import AuthorizedConnection
 from proxy.connection.long_work import MAX_AT_ONCE, SteppedAuthority, found
 from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.scheduling.steps import in_steps
-from proxy.wire.apis import PRODUCE
-from proxy.wire.error_codes import ErrorCode
+from proxy.wire.apis import FETCH, PRODUCE
 from sasl.identity import Identity
+from tests.support import messages
 from tests.support.frames import request, response
 from tests.support.kio_messages import decode, encode, request_type, response_type
-from tests.support.kio_messages.entities import NOT_THROTTLED, item_type, make
-from tests.support.messages import produce_body
+from tests.support.messages import produce_body, request_body
 from tests.support.playbook import Playbook, everything, logged_in
 from tests.support.processes import finish
 
@@ -289,28 +283,14 @@ def describe(correlation_id: int, *names: str, more: int = 0, hidden: bool = Fal
     """Describe the named groups and `more` visible or hidden ones."""
     prefix = "h" if hidden else "v"
     groups = [*names, *(f"{prefix}{number}".ljust(PADDING, ".") for number in range(more))]
-    body = request_type(DESCRIBE_GROUPS, 5)(
-        groups=tuple(GroupId(name) for name in groups), include_authorized_operations=False
+    return request(
+        DESCRIBE_GROUPS, 5, correlation_id, request_body(DESCRIBE_GROUPS, 5, groups=groups)
     )
-    return request(DESCRIBE_GROUPS, 5, correlation_id, encode(body))
 
 
 def described(correlation_id: int, *names: str) -> bytes:
-    body = DescribeGroupsResponse(
-        throttle_time=NOT_THROTTLED,
-        groups=tuple(
-            make(
-                DescribedGroup,
-                error_code=ErrorCode.NONE,
-                group_id=GroupId(name),
-                group_state="Stable",
-                protocol_type="",
-                protocol_data="",
-                members=(),
-            )
-            for name in names
-        ),
-    )
+    groups = [{"group_id": name, "group_state": "Stable"} for name in names]
+    body = messages.response(DESCRIBE_GROUPS, 5, groups=groups)
     return response(correlation_id, b"\0" + encode(body))
 
 
@@ -330,7 +310,7 @@ class Describer(Guarded):
 
     def groups(self, frame: int) -> list[tuple[str, str]]:
         """Names and errors in a response that the client received."""
-        body = decode(DescribeGroupsResponse, self.play.received[frame], 5)
+        body = decode(response_type(DESCRIBE_GROUPS, 5), self.play.received[frame], 5)
         return [(one.group_id.strip("."), one.error_code.name) for one in body.groups]
 
 
@@ -350,35 +330,19 @@ READ_ID = uuid.UUID(int=7)
 
 
 def fetch(correlation_id: int, *ids: uuid.UUID, session: int = 0, epoch: int = 0) -> bytes:
-    schema = request_type(1, 13)
-    entry = item_type(schema, "topics")
-    partition = item_type(entry, "partitions")
-    body = schema(
-        replica_id=BrokerId(-1),
-        max_wait=NOT_THROTTLED,
-        min_bytes=i32(1),
-        isolation_level=0,
-        session_id=i32(session),
-        session_epoch=i32(epoch),
-        topics=tuple(
-            entry(
-                topic_id=one,
-                partitions=(
-                    partition(partition=i32(0), fetch_offset=0, partition_max_bytes=i32(99)),
-                ),
-            )
-            for one in ids
-        ),
-        forgotten_topics_data=(),
+    partitions = [{"partition": 0, "partition_max_bytes": 99}]
+    body = request_body(
+        FETCH,
+        13,
+        replica_id=-1,
+        min_bytes=1,
+        session_id=session,
+        session_epoch=epoch,
+        topics=[{"topic_id": one, "partitions": partitions} for one in ids],
     )
-    return request(1, 13, correlation_id, encode(body))
+    return request(FETCH, 13, correlation_id, body)
 
 
 def fetched(correlation_id: int, session: int) -> bytes:
-    body = FetchResponse(
-        throttle_time=NOT_THROTTLED,
-        error_code=KioErrorCode.none,
-        session_id=i32(session),
-        responses=(),
-    )
+    body = messages.response(FETCH, 13, session_id=session)
     return response(correlation_id, b"\0" + encode(body))

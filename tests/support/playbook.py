@@ -527,6 +527,11 @@ class Playbook:
         return bool(self.connection.holds & 4)
 
 
+def refused(reason: str, *answers: str, close: str = "close after 0.1 s") -> list[str]:
+    """The transcript of a failed authentication, and of the answers that precede the close."""
+    return [f"failed {reason}", "closed authentication_failed", close, *answers]
+
+
 def whole_frame(data: bytearray, at: int) -> bytes | None:
     """Content of the frame at `at`; None if it is incomplete."""
     if len(data) < at + 4:

@@ -2,6 +2,8 @@
 
 import uuid
 from collections.abc import Callable
+from itertools import islice
+from sys import maxsize
 from typing import Any
 
 import pytest
@@ -138,9 +140,10 @@ class Broker:
         self.asked: list[tuple[int, Any]] = []
         """API key and body of each request."""
 
-    def answer(self) -> None:
-        """Answer all requests, including follow-up requests."""
-        while (frame := whole_frame(self._play.to_broker, self._seen)) is not None:
+    def answer(self, most: int = maxsize) -> None:
+        """Answer all requests, including follow-up requests, but no more than `most`."""
+        frames = iter(lambda: whole_frame(self._play.to_broker, self._seen), None)
+        for frame in islice(frames, most):
             self._seen += 4 + len(frame)
             key, version = int.from_bytes(frame[:2]), int.from_bytes(frame[2:4])
             at = 10 + int.from_bytes(frame[8:10]) + is_flexible(key, version)

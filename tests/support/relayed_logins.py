@@ -127,16 +127,20 @@ class Login:
             answered(self.first_id + 2, PROOF, version=self.version, lifetime_ms=lifetime_ms)
         )
 
+    def rest(self, lifetime_ms: int = 0) -> None:
+        """The client has chosen its mechanism; the broker accepts all that follows."""
+        self.first()
+        self.challenged()
+        self.final()
+        self.proven(lifetime_ms)
+
     def run(self, lifetime_ms: int = 0) -> None:
         """Run the whole login, which the broker accepts."""
         self.begin()
         if self.broker == self.play.side:
             self.play.side_connects()
         self.broker(shaken(self.first_id))
-        self.first()
-        self.challenged()
-        self.final()
-        self.proven(lifetime_ms)
+        self.rest(lifetime_ms)
 
 
 def logged_in(
@@ -148,6 +152,10 @@ def logged_in(
     assert isinstance(play.connection.session.state, Authenticated), play.log
     play.take()
     return play
+
+
+CONFIRMED = response(0, b"\0\0" + bytes(4))
+"""The broker's answer to an ApiVersions v0, which it gives only behind a login."""
 
 
 def raw(data: bytes) -> bytes:

@@ -49,6 +49,13 @@ def waiting_play() -> Playbook:
     return play
 
 
+def identified(exchange: ClientExchange = PROXY_LOGIN) -> Playbook:
+    """The login to the broker has begun."""
+    play = waiting_play()
+    identify(play, exchange)
+    return play
+
+
 def identify(play: Playbook, exchange: ClientExchange = PROXY_LOGIN) -> None:
     play.call(lambda connection, now: connection.upstream_login.identified(exchange, now))
 
@@ -86,6 +93,13 @@ def connected(lifetime_ms: int = 0) -> Playbook:
     log_in(play, lifetime_ms)
     play.broker(response(3))
     play.take()
+    return play
+
+
+def due() -> Playbook:
+    """A connection whose next request waits for another login."""
+    play = connected(60_000)
+    play.now = play.connection.requests.renew_at + 1
     return play
 
 

@@ -2,15 +2,12 @@
 
 import tracemalloc
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v13.response import FetchResponse
-from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseTopic
-from kio.schema.produce.v9.response import ProduceResponse
-from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i16, i32
 
 from proxy.acl.authorizer import Authorizer
 from proxy.acl.index import AclIndex
@@ -18,7 +15,7 @@ from proxy.acl.model import AuthorizerMode, Operation, ResourceType
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.authorization import MAX_NAME_BYTES, MAX_TOPICS, RequestAuthorization
 from proxy.connection.interfaces import AuthorizedConnection
-from proxy.wire.apis import METADATA
+from proxy.wire.apis import FETCH, METADATA, PRODUCE
 from sasl.identity import Identity
 from tests.support import messages
 from tests.support.acl_index import ADDRESS, ALICE, PREFIXED, WRITE, acl
@@ -26,6 +23,7 @@ from tests.support.authorization import (
     READ_ID,
     Guarded,
     Rights,
+    describe,
     fetch,
     fetched,
     produce,
@@ -34,35 +32,12 @@ from tests.support.authorization import (
 )
 from tests.support.frames import request, response
 from tests.support.kio_messages import decode, encode, request_type, response_type
-from tests.support.kio_messages.entities import NOT_THROTTLED, item_type
 from tests.support.playbook import Playbook, everything, logged_in
 
 HIDDEN_ID = uuid.UUID(int=8)
 
 
 class TestProduce:
-    def test_to_an_allowed_topic_passes_as_it_came(self) -> None:
-        guarded = Guarded(topic(Operation.WRITE, "mine"))
-        frames = [produce(number, "mine") for number in range(1, 6)]
-        guarded.play.client(frames[0])
-        guarded.play.client(*frames[1:])
-        assert bytes(guarded.play.to_broker) == b"".join(frames)
-
-    def test_to_another_topic_is_answered_and_the_broker_hears_nothing(self) -> None:
-        guarded = Guarded(topic(Operation.WRITE, "mine"))
-        guarded.play.client(produce(1, "mine"))
-        before = bytes(guarded.play.to_broker)
-        guarded.play.client(produce(2, "other"))
-        assert bytes(guarded.play.to_broker) == before
-        guarded.play.broker(response(1, b"\0" + encode(_written("mine"))))
-        answer = decode(ProduceResponse, guarded.play.received[-1], 5)
-        (entry,) = answer.responses
-        assert (entry.name, entry.partition_responses[0].error_code) == (
-            "other",
-            ErrorCode.topic_authorization_failed,
-        )
-        assert guarded.rights.denials == [(Operation.WRITE, ResourceType.TOPIC, "other")]
-
     @pytest.mark.parametrize("version", [3, 5, 8, 9])
     def test_a_longer_or_shorter_name_is_another_topic(self, version: int) -> None:
         """A remembered permission for `mine` must not let `mine2` or `min` pass."""
@@ -78,22 +53,22 @@ class TestProduce:
         guarded.play.client(produce(1, "a", "b", "c"))
         assert produced_topics(bytes(guarded.play.to_broker)) == ["a", "c"]
         guarded.play.broker(response(1, b"\0" + encode(_written("a", "c"))))
-        answer = decode(ProduceResponse, guarded.play.received[-1], 5)
+        answer = decode(response_type(PRODUCE, 9), guarded.play.received[-1], 5)
         assert [
             (one.name, one.partition_responses[0].error_code.name) for one in answer.responses
         ] == [("a", "none"), ("c", "none"), ("b", "topic_authorization_failed")]
+        assert guarded.rights.denials == [(Operation.WRITE, ResourceType.TOPIC, "b")]
 
-    def test_without_acks_the_allowed_part_is_written_then_the_connection_closed(self) -> None:
+    @pytest.mark.parametrize(
+        ("topics", "end"), [("ab", "close after the broker has"), ("b", "close")]
+    )
+    def test_without_acks_what_is_denied_closes(self, topics: str, end: str) -> None:
+        """After the allowed part was written."""
         guarded = Guarded(topic(Operation.WRITE, "a"))
-        guarded.play.client(produce(1, "a", "b", acks=0))
-        assert produced_topics(bytes(guarded.play.to_broker)) == ["a"]
-        assert guarded.play.take()[-2:] == ["closed denied", "close after the broker has"]
-
-    def test_without_acks_what_is_denied_closes(self) -> None:
-        guarded = Guarded()
-        guarded.play.client(produce(1, "b", acks=0))
-        assert not guarded.play.to_broker
-        assert guarded.play.take()[-2:] == ["closed denied", "close"]
+        guarded.play.client(produce(1, *topics, acks=0))
+        assert (b"\x02a" in guarded.play.to_broker) is ("a" in topics)
+        assert b"\x02b" not in guarded.play.to_broker
+        assert guarded.play.take()[-2:] == ["closed denied", end]
 
     def test_rights_that_are_gone_bite_on_the_next_request(self) -> None:
         guarded = Guarded(topic(Operation.WRITE, "mine"))
@@ -103,14 +78,20 @@ class TestProduce:
         guarded.play.client(produce(2, "mine"))
         assert bytes(guarded.play.to_broker) == before
 
-    def test_an_auditing_authority_is_asked_each_time(self) -> None:
-        guarded = Guarded(topic(Operation.WRITE, "mine"))
+    @pytest.mark.parametrize(
+        ("frame", "line"),
+        [(produce, "Produce v9"), (describe, "DescribeGroups v5"), (fetch, "Fetch v13")],
+    )
+    def test_an_auditing_authority_is_asked_each_time(
+        self, frame: Callable[..., bytes], line: str
+    ) -> None:
+        guarded = Guarded(known={READ_ID.bytes: "read"})
         guarded.rights = Auditing()
         guarded.play.connection.authorization.rights_changed(guarded.rights)  # type: ignore[union-attr]
         for number in range(1, 4):
-            guarded.play.client(produce(number, "other"))
+            guarded.play.client(frame(number, READ_ID if frame is fetch else "other"))
         assert len(guarded.rights.denials) == 3
-        assert guarded.play.take().count("to broker: Produce v9 #3") == 1
+        assert guarded.play.take().count(f"to broker: {line} #3") == 1
 
     def test_a_name_in_one_version_is_no_id_in_another(self) -> None:
         """16 bytes at the same place mean a name in v12 and an id in v13."""
@@ -119,18 +100,11 @@ class TestProduce:
         guarded = Guarded(topic(Operation.WRITE, name), known={disguised.bytes: "hidden"})
         guarded.play.client(produce(1, name, version=12))
         before = bytes(guarded.play.to_broker)
-        schema = request_type(0, 13)
-        entry = item_type(schema, "topic_data")
-        partition = item_type(entry, "partition_data")
-        body = schema(
-            transactional_id=None,
-            acks=i16(-1),
-            timeout=NOT_THROTTLED,
-            topic_data=(
-                entry(topic_id=disguised, partition_data=(partition(index=i32(0), records=b"r"),)),
-            ),
+        entry = {"topic_id": disguised, "partition_data": [{"index": 0, "records": b"r"}]}
+        body = messages.request_body(
+            PRODUCE, 13, transactional_id=None, acks=-1, topic_data=[entry]
         )
-        guarded.play.client(request(0, 13, 2, encode(body)))
+        guarded.play.client(request(PRODUCE, 13, 2, body))
         assert bytes(guarded.play.to_broker) == before
 
     @pytest.mark.parametrize("piece", [1, 7, 40])
@@ -163,59 +137,16 @@ class Auditing(Rights):
         return True
 
 
-def _written(*topics: str) -> ProduceResponse:
-    entry = item_type(ProduceResponse, "responses")
-    partition = item_type(entry, "partition_responses")
-    return ProduceResponse(
-        responses=tuple(
-            entry(
-                name=TopicName(name),
-                partition_responses=(
-                    partition(
-                        index=i32(0), error_code=ErrorCode.none, base_offset=5, record_errors=()
-                    ),
-                ),
-            )
-            for name in topics
-        )
-    )
+def _written(*topics: str) -> Any:
+    partitions = [{"index": 0, "base_offset": 5}]
+    entries = [{"name": name, "partition_responses": partitions} for name in topics]
+    return messages.response(PRODUCE, 9, responses=entries)
 
 
 KNOWN = {READ_ID.bytes: "read", HIDDEN_ID.bytes: "hidden"}
 
 
 class TestFetch:
-    def test_a_session_of_allowed_topics_goes_on(self) -> None:
-        guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
-        frames = [fetch(1, READ_ID), fetch(2, session=77, epoch=1)]
-        guarded.play.client(frames[0])
-        guarded.play.broker(fetched(1, session=77))
-        guarded.play.client(frames[1])
-        assert bytes(guarded.play.to_broker) == b"".join(frames)
-
-    def test_a_session_that_this_connection_did_not_begin_is_not_found(self) -> None:
-        """Somebody else's session holds topics that nobody has judged here."""
-        guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
-        guarded.play.client(fetch(1, session=78, epoch=1))
-        assert not guarded.play.to_broker
-        assert _fetch_error(guarded) is ErrorCode.fetch_session_id_not_found
-
-    def test_a_session_ends_when_rights_change(self) -> None:
-        guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
-        guarded.play.client(fetch(1, READ_ID))
-        guarded.play.broker(fetched(1, session=77))
-        guarded.change()
-        guarded.play.client(fetch(2, session=77, epoch=1))
-        assert _fetch_error(guarded) is ErrorCode.fetch_session_id_not_found
-
-    def test_an_answer_under_way_while_rights_change_makes_no_session(self) -> None:
-        guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
-        guarded.play.client(fetch(1, READ_ID))
-        guarded.change()
-        guarded.play.broker(fetched(1, session=77))
-        guarded.play.client(fetch(2, session=77, epoch=1))
-        assert _fetch_error(guarded) is ErrorCode.fetch_session_id_not_found
-
     def test_a_denied_topic_is_cut_out_and_no_session_made(self) -> None:
         guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
         guarded.play.client(fetch(1, READ_ID, HIDDEN_ID))
@@ -228,18 +159,12 @@ class TestFetch:
         assert entry.topic_id == HIDDEN_ID
         assert entry.partitions[0].error_code is ErrorCode.topic_authorization_failed
 
-    def test_a_denied_topic_added_to_a_session_ends_it(self) -> None:
-        guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
-        guarded.play.client(fetch(1, READ_ID))
-        guarded.play.broker(fetched(1, session=77))
-        guarded.play.client(fetch(2, HIDDEN_ID, session=77, epoch=1))
-        assert _fetch_error(guarded) is ErrorCode.fetch_session_id_not_found
-
     def test_names_are_looked_up_on_the_way(self) -> None:
         guarded = Guarded(topic(Operation.READ, "read"))
         guarded.play.client(fetch(1, READ_ID, HIDDEN_ID), fetch(2, READ_ID))
         assert guarded.play.take() == ["connect", "to broker: Metadata v12 #0"]
-        guarded.play.broker(response(0, b"\0" + encode(_topics({READ_ID: "read"}))))
+        found = messages.response(METADATA, 12, topics=[{"name": "read", "topic_id": READ_ID}])
+        guarded.play.broker(response(0, b"\0" + encode(found)))
         assert guarded.play.take() == ["to broker: Fetch v13 #1", "to broker: Fetch v13 #2"]
         guarded.play.broker(fetched(1, session=0), fetched(2, session=5))
         assert len(guarded.play.received) == 4, "two of the login, and none for the lookup"
@@ -248,89 +173,23 @@ class TestFetch:
 
     def test_a_replica_needs_cluster_action_wherever_it_says_so(self) -> None:
         """Tag 1 of v15 and later; a claimed size that hides it must not help."""
-        guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
-        schema = request_type(1, 15)
-        state = type(schema.__dataclass_fields__["replica_state"].default)
-        entry = item_type(schema, "topics")
-        partition = item_type(entry, "partitions")
-        body = encode(
-            schema(
-                max_wait=NOT_THROTTLED,
-                min_bytes=i32(1),
-                isolation_level=0,
-                session_id=i32(0),
-                session_epoch=i32(-1),
-                topics=(
-                    entry(
-                        topic_id=READ_ID,
-                        partitions=(
-                            partition(
-                                partition=i32(0), fetch_offset=0, partition_max_bytes=i32(99)
-                            ),
-                        ),
-                    ),
-                ),
-                forgotten_topics_data=(),
-                replica_state=state(replica_id=BrokerId(3), replica_epoch=1),
-            )
-        )
-        guarded.play.client(request(1, 15, 1, body))
-        assert not guarded.play.to_broker
-        hidden = body[:-1]  # the last tag's struct has a section of tags of its own
-        at = hidden.rindex(b"\x01\x0d")
-        hidden = hidden[:at] + b"\x01\x0c" + hidden[at + 2 :] + b"\0"
-        guarded.play.client(request(1, 15, 2, hidden))
-        assert not guarded.play.to_broker
+        known = {messages.topic_id("read").bytes: "read"}
+        guarded = Guarded(topic(Operation.READ, "read"), known=known)
+        replica = {"replica_id": 3, "replica_epoch": 1}
+        whole = messages.fetch_body(15, [("read", [0])], session_id=0, replica_state=replica)
+        at = whole.rindex(b"\x01\x0d")
+        hidden = whole[:at] + b"\x01\x0c" + whole[at + 2 : -1] + b"\0"
+        for body in (whole, hidden):
+            guarded.play.client(request(FETCH, 15, 1, body))
+            assert not guarded.play.to_broker
 
 
-def _fetch_error(guarded: Guarded) -> ErrorCode:
-    error: ErrorCode = decode(FetchResponse, guarded.play.received[-1], 5).error_code
-    return error
-
-
-def _topics(names: dict[uuid.UUID, str]) -> MetadataResponse:
-    return MetadataResponse(
-        throttle_time=NOT_THROTTLED,
-        brokers=(),
-        topics=tuple(
-            MetadataResponseTopic(
-                error_code=ErrorCode.none, name=TopicName(name), topic_id=one, partitions=()
-            )
-            for one, name in names.items()
-        ),
-    )
-
-
-class TestOthers:
-    def test_what_was_allowed_is_remembered_until_rights_change(self) -> None:
-        guarded = Guarded(topic(Operation.DESCRIBE, "*"), topic(Operation.CREATE, "*"))
-        frames = [_metadata(number, "a") for number in (1, 2, 3)]
-        guarded.play.client(*frames)
-        assert bytes(guarded.play.to_broker) == b"".join(frames)
-        guarded.change()
-        guarded.play.client(_metadata(4, "a"))
-        assert guarded.play.take()[-1] == "to broker: Metadata v12 #4"
-        assert b"\x02a" not in guarded.play.to_broker[len(b"".join(frames)) :]
-
-    def test_an_api_without_a_guard_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import proxy.connection.authorization as module
-
-        monkeypatch.setattr(module, "GUARDS", {})
-        guarded = Guarded(topic(Operation.DESCRIBE, "*"))
-        guarded.play.client(_metadata(1, "a"))
-        assert not guarded.play.to_broker
-        assert guarded.play.take()[-2:] == ["closed unsupported_api", "close"]
-
-
-def _metadata(correlation_id: int, *names: str) -> bytes:
-    schema = request_type(3, 12)
-    entry = item_type(schema, "topics")
-    body = schema(
-        topics=tuple(entry(topic_id=None, name=TopicName(name)) for name in names),
-        allow_auto_topic_creation=True,
-        include_topic_authorized_operations=False,
-    )
-    return request(3, 12, correlation_id, encode(body))
+def test_an_api_without_a_guard_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.connection.authorization.GUARDS", {})
+    guarded = Guarded(topic(Operation.DESCRIBE, "*"))
+    guarded.play.client(describe(1, "mine"))
+    assert not guarded.play.to_broker
+    assert guarded.play.take()[-2:] == ["closed unsupported_api", "close"]
 
 
 # A request for all topics by a client that may see some: the proxy asks for their names first
@@ -342,8 +201,8 @@ LISTED = "to broker: Metadata v12 #0"
 
 
 def asking(correlation_id: int) -> bytes:
-    body = messages.request(API, 0, response_partition_limit=10)
-    return request(API, 0, correlation_id, encode(body))
+    body = messages.request_body(API, 0, response_partition_limit=10)
+    return request(API, 0, correlation_id, body)
 
 
 def metadata(*names: str) -> bytes:

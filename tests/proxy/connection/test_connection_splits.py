@@ -194,12 +194,12 @@ def test_byte_by_byte() -> None:
 
 
 def test_raw_tokens_cut_anywhere() -> None:
-    first, token = handshake(1, OAUTHBEARER, 0), sized(bearer())
-    for cut in range(1, len(first + token)):
+    life = handshake(1, OAUTHBEARER, 0) + sized(bearer())
+    for cut in range(1, len(life)):
         play = Playbook()
-        play.client((first + token)[:cut])
+        play.client(life[:cut])
         play.raw = True
-        play.client((first + token)[cut:])
+        play.client(life[cut:])
         assert play.session.principal == "User:alice"
 
 

@@ -115,15 +115,6 @@ def test_rights_are_asked_for_by_the_principal(super_users: tuple[str, ...]) -> 
     assert play.connection.principal == ALICE
 
 
-def test_a_drained_connection_ends_like_any_other() -> None:
-    play = admitted()
-    play.client(metadata(1))
-    play.call(Connection.drain)
-    assert "close" not in play.take()
-    play.broker(response(1))
-    assert play.take()[-2:] == ["closed drained", "close"]
-
-
 def test_a_session_ends_with_its_certificate_after_the_requests_under_way() -> None:
     play = Playbook()
     ends_at = play.now + 100

@@ -1,12 +1,9 @@
 """Requests like one that was allowed pass without being judged again: which are, and until when."""
 
 import struct
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i32, i64
 
 from proxy.acl.model import Operation
 from proxy.connection.commands import Verdict
@@ -14,11 +11,11 @@ from proxy.connection.fingerprints import MAX_ALIKE, MAX_FINGERPRINTS
 from proxy.connection.stages import Stages
 from proxy.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
 from proxy.wire.error_codes import ErrorCode
-from tests.support.authorization import Guarded, Judge, Right, group, topic
+from tests.support import messages
+from tests.support.authorization import Guarded, Judge, group, topic
 from tests.support.frames import request, response
-from tests.support.kio_messages import decode, encode, request_type, response_type
-from tests.support.kio_messages.entities import NOT_THROTTLED, item_type, make
-from tests.support.messages import fetch_body, produce_body, topic_id
+from tests.support.kio_messages import decode, encode, response_type
+from tests.support.messages import fetch_body, produce_body, request_body, topic_id
 from tests.support.playbook import Playbook
 from tests.support.quotas import CONSUMER, Quoted
 
@@ -66,11 +63,7 @@ def judging(monkeypatch: pytest.MonkeyPatch) -> Judging:
 
 
 def fetch(correlation_id: int, *topics: str, offset: int = 9, **more: int) -> bytes:
-    given: dict[str, Any] = {
-        "session_id": i32(SESSION),
-        "session_epoch": i32(correlation_id),
-        **{name: i32(value) for name, value in more.items()},
-    }
+    given = {"session_id": SESSION, "session_epoch": correlation_id} | more
     body = fetch_body(VERSION, [(name, [0]) for name in topics], **given)
     return request(FETCH, VERSION, correlation_id, body.replace(_OFFSET, struct.pack(">q", offset)))
 
@@ -79,15 +72,8 @@ _OFFSET = struct.pack(">q", 9)
 
 
 def fetched(correlation_id: int, session: int = SESSION, size: int = 0) -> bytes:
-    schema = response_type(FETCH, VERSION)
-    body = make(
-        schema,
-        throttle_time=NOT_THROTTLED,
-        error_code=ErrorCode.NONE,
-        session_id=i32(session),
-        responses=(),
-    )
-    return response(correlation_id, b"\0" + encode(body) + bytes(size))
+    body = encode(messages.response(FETCH, VERSION, session_id=session))
+    return response(correlation_id, b"\0" + body + bytes(size))
 
 
 def begin_session(play: Playbook, session: int = SESSION) -> None:
@@ -96,35 +82,15 @@ def begin_session(play: Playbook, session: int = SESSION) -> None:
 
 
 def heartbeat(correlation_id: int, name: str = "group", member: str = "me") -> bytes:
-    schema = request_type(HEARTBEAT, 4)
-    body = make(schema, group_id=name, generation_id=i32(1), member_id=member)
-    return request(HEARTBEAT, 4, correlation_id, encode(body))
+    body = request_body(HEARTBEAT, 4, group_id=name, generation_id=1, member_id=member)
+    return request(HEARTBEAT, 4, correlation_id, body)
 
 
 def commit(correlation_id: int, name: str, offset: int, *, of: str = "group") -> bytes:
-    schema = request_type(OFFSET_COMMIT, 9)
-    entry = item_type(schema, "topics")
-    partition = item_type(entry, "partitions")
-    body = make(
-        schema,
-        group_id=of,
-        member_id="me",
-        topics=(
-            make(
-                entry,
-                name=TopicName(name),
-                partitions=(
-                    make(
-                        partition,
-                        partition_index=i32(0),
-                        committed_offset=i64(offset),
-                        committed_metadata="",
-                    ),
-                ),
-            ),
-        ),
-    )
-    return request(OFFSET_COMMIT, 9, correlation_id, encode(body))
+    partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+    topics = [{"name": name, "partitions": [partition]}]
+    body = request_body(OFFSET_COMMIT, 9, group_id=of, member_id="me", topics=topics)
+    return request(OFFSET_COMMIT, 9, correlation_id, body)
 
 
 def error_of(play: Playbook) -> ErrorCode:
@@ -143,11 +109,27 @@ class TestAFetchInItsSession:
         judging.play.client(fetch(1, "mine"))
         assert judging.passes(fetch(2, "mine", offset=300), fetch(3, "mine", offset=2**40))
 
-    def test_of_a_topic_of_the_same_length_is_judged(self, judging: Judging) -> None:
+    @pytest.mark.parametrize(
+        ("then", "frame"),
+        [
+            (lambda _: None, fetch(4, "more")),
+            (lambda _: None, fetch(4, session_id=SESSION + 1)),
+            (lambda judging: begin_session(judging.play, SESSION + 1), fetch(4)),
+            (lambda judging: judging.play.client(fetch(3, "theirs")), fetch(4)),
+            (lambda judging: judging.guarded.change(*MINE), fetch(4)),
+        ],
+        ids=["another topic", "another session", "replaced", "a denial", "other rights"],
+    )
+    def test_is_judged(
+        self, judging: Judging, then: Callable[[Judging], None], frame: bytes
+    ) -> None:
+        """A session that this connection has no more: it may hold topics that nobody judged."""
         begin_session(judging.play)
-        judging.play.client(fetch(1, "mine"), fetch(2, "mine"))
+        judging.play.client(fetch(1, "mine"), fetch(2))
         judging.play.broker(fetched(1), fetched(2))
-        assert not judging.passes(fetch(3, "more"))
+        then(judging)
+        assert not judging.passes(frame)
+        assert judging.writes == []
         assert error_of(judging.play) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
     @pytest.mark.parametrize("epoch", [0, -1])
@@ -156,37 +138,6 @@ class TestAFetchInItsSession:
         judging.play.client(fetch(1), fetch(2))
         passes = judging.passes(fetch(3, session_epoch=epoch))
         assert passes is (epoch == -1), "one that ends it is allowed at a look"
-
-    def test_of_another_session_is_judged(self, judging: Judging) -> None:
-        begin_session(judging.play)
-        judging.play.client(fetch(1))
-        judging.play.broker(fetched(1))
-        assert not judging.passes(fetch(2, session_id=SESSION + 1))
-        assert error_of(judging.play) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-    def test_is_judged_when_another_session_took_its_place(self, judging: Judging) -> None:
-        begin_session(judging.play)
-        judging.play.client(fetch(1))
-        judging.play.broker(fetched(1))
-        begin_session(judging.play, SESSION + 1)
-        assert not judging.passes(fetch(2))
-        assert error_of(judging.play) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-    def test_is_judged_when_a_denial_ended_the_session(self, judging: Judging) -> None:
-        begin_session(judging.play)
-        judging.play.client(fetch(1))
-        judging.play.broker(fetched(1))
-        judging.play.client(fetch(2, "theirs"))
-        assert not judging.passes(fetch(3))
-        assert error_of(judging.play) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-    def test_is_judged_when_rights_changed(self, judging: Judging) -> None:
-        begin_session(judging.play)
-        judging.play.client(fetch(1))
-        judging.play.broker(fetched(1))
-        judging.guarded.change(*MINE)
-        assert not judging.passes(fetch(2))
-        assert error_of(judging.play) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 @pytest.mark.parametrize("epoch", [-1, 5])
@@ -266,18 +217,6 @@ def test_what_is_judged_keeps_its_place_among_what_passes(judging: Judging) -> N
     assert b"".join(judging.writes) == b"".join((*frames, heartbeat(6)))
 
 
-def test_what_is_auditing_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    judging = Judging(Guarded(*MINE, known=dict(KNOWN)), monkeypatch)
-    admission = judging.play.connection.authorization
-    assert admission is not None
-    rights = replace(judging.guarded.rights, auditing=True)
-    admission.rights_changed(rights)
-    for number in range(3):
-        judging.play.client(heartbeat(number))
-    denied: list[Right] = [right for right in rights.denials if right[2] == "group"]
-    assert len(denied) == 3
-
-
 def test_what_is_remembered_is_bounded(judging: Judging) -> None:
     fingerprints = judging.play.connection.pipe.fingerprints
     for number in range(3 * MAX_FINGERPRINTS):
@@ -304,14 +243,7 @@ class TestUnderAConsumersQuota:
         return quoted.play
 
     def fetch(self, number: int, most: int = 1_048_576) -> bytes:
-        body = fetch_body(
-            12,
-            [("mine", [0])],
-            session_id=i32(0),
-            session_epoch=i32(-1),
-            max_bytes=i32(most),
-            replica_id=BrokerId(-1),
-        )
+        body = fetch_body(12, [("mine", [0])], session_id=0, session_epoch=-1, max_bytes=most)
         return request(FETCH, 12, number, body)
 
     def sent(self, play: Playbook) -> int:

@@ -3,8 +3,6 @@
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from proxy.connection.frames import MAX_BYTES_OF_A_LOOK, MAX_TAGS_OF_A_LOOK
 from proxy.wire.apis import APIS, PRODUCE
@@ -17,7 +15,7 @@ VERSIONS = range(APIS[PRODUCE].min_version, APIS[PRODUCE].max_version + 1)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("acks", [-1, 0, 1, 256])
 @pytest.mark.parametrize("transactional_id", [None, "", "transaction"])
-@pytest.mark.parametrize("client_id", ["", "app", "x" * 300])
+@pytest.mark.parametrize("client_id", ["", "app", "é" * 20, "x" * 300])
 def test_acks_0_is_owed_no_answer(
     version: int, acks: int, transactional_id: str | None, client_id: str
 ) -> None:
@@ -86,19 +84,3 @@ def test_tags_that_are_passed_over_at_each_look_are_few(more: int, end: list[str
     play = logged_in()
     play.client(struct.pack(">i", len(content)) + content)
     assert [line for line in play.take() if "clos" in line] == end
-
-
-@given(
-    version=st.sampled_from(list(VERSIONS)),
-    acks=st.integers(-2, 2),
-    transactional_id=st.none() | st.text(max_size=20).filter(lambda text: len(text.encode()) < 100),
-    client_id=st.text(max_size=40),
-)
-def test_any_names(version: int, acks: int, transactional_id: str | None, client_id: str) -> None:
-    play = logged_in()
-    play.client(
-        produce(
-            3, version=version, acks=acks, transactional_id=transactional_id, client_id=client_id
-        )
-    )
-    assert len(play.connection.inflight) == (1 if acks else 0)

@@ -56,22 +56,6 @@ def test_of_those_that_pass_together_the_last_is_timed() -> None:
     assert one.taken() == [(FETCH, 20.0, 0.0)]
 
 
-def test_one_that_is_recognised_is_timed_as_the_first_of_its_kind() -> None:
-    one = Timed()
-    for number in range(1, 4):
-        one.after(1.0, one.play.client, fetch(number))
-        one.after(0.5, one.play.broker, response(number))
-    assert one.taken() == [(FETCH, 500.0, 0.0)] * 3
-
-
-def test_no_more_than_one_in_so_long() -> None:
-    one = Timed()
-    for number in range(1, 1_001):
-        one.after(0.001, one.play.client, fetch(number))
-        one.play.broker(response(number))
-    assert 1.0 / SAMPLE_SECONDS / 2 < len(one.taken()) <= 1.0 / SAMPLE_SECONDS + 1
-
-
 def test_one_that_is_answered_before_all_of_it_came_is_not_timed() -> None:
     """No honest broker does that. The response is relayed, and the next request is timed."""
     one = Timed()
@@ -89,34 +73,27 @@ def test_one_that_is_answered_before_all_of_it_came_is_not_timed() -> None:
     assert one.taken() == [(PRODUCE, 10.0, 0.0)]
 
 
-def test_several_connections_share_that_limit() -> None:
+def test_no_more_than_one_in_so_long_of_all_connections() -> None:
     one = Timed()
     other = logged_in(Playbook(latency=one.sampler))
-    one.play.client(fetch(1))
-    other.client(fetch(1))
-    one.play.broker(response(1))
-    other.broker(response(1))
-    assert len(one.taken()) == 1
+    for number in range(1, 1_001):
+        one.after(0.001, one.play.client, fetch(number))
+        other.now = one.play.now
+        other.client(fetch(number))
+        for play in (one.play, other):
+            play.broker(response(number))
+    assert 1.0 / SAMPLE_SECONDS / 2 < len(one.taken()) <= 1.0 / SAMPLE_SECONDS + 1
 
 
-def test_one_that_waits_has_waited_in_the_proxy() -> None:
+def test_one_that_waits_has_waited_in_the_proxy_and_those_after_it_have_not() -> None:
     """For the broker's connection here."""
     one = Timed(connects=False)
     one.play.client(fetch(1), fetch(2))
     one.after(2.0, one.play.broker_connects)
     one.after(0.5, one.play.broker, response(1), response(2))
-    assert one.taken() == [(FETCH, 500.0, 2_000.0)]
-
-
-def test_those_after_one_that_waited_have_not() -> None:
-    one = Timed(connects=False)
-    one.play.client(fetch(1))
-    one.after(2.0, one.play.broker_connects)
-    one.after(0.5, one.play.broker, response(1))
-    one.taken()
-    one.after(5.0, one.play.client, fetch(2))
-    one.after(0.5, one.play.broker, response(2))
-    assert one.taken() == [(FETCH, 500.0, 0.0)]
+    one.after(5.0, one.play.client, fetch(3))
+    one.after(0.5, one.play.broker, response(3))
+    assert one.taken() == [(FETCH, 500.0, 2_000.0), (FETCH, 500.0, 0.0)]
 
 
 @pytest.mark.parametrize("size", [3 * BUFFER_BYTES, 100_000])
@@ -129,22 +106,19 @@ def test_a_long_one_begins_when_it_is_all_there(size: int) -> None:
     assert one.taken() == [(PRODUCE, 250.0, 0.0)]
 
 
-def test_the_broker_is_done_with_the_first_bytes() -> None:
-    one = Timed()
-    one.play.client(fetch(1))
-    answer = response(1, bytes(100_000))
-    one.after(0.25, one.play.broker, answer[:20])
-    one.after(3.0, one.play.broker, answer[20:])
-    assert one.taken() == [(FETCH, 250.0, 0.0)]
-
-
-def test_one_that_is_rewritten_is_not_the_proxys_while_it_comes() -> None:
+@pytest.mark.parametrize(
+    ("request_", "timed"), [(fetch(1), (FETCH, 250.0, 2.0)), (metadata(1), (METADATA, 250.0, 2.0))]
+)
+def test_the_broker_is_done_with_the_first_bytes(
+    request_: bytes, timed: tuple[int, float, float]
+) -> None:
+    """And the proxy is not charged for a response that it rewrites, while it comes."""
     one = Timed(spends=0.001)
-    one.play.client(metadata(1))
-    answer = response(1, bytes(50))
+    one.play.client(request_)
+    answer = response(1, bytes(100_000))
     one.after(0.251, one.play.broker, answer[:20])
     one.after(3.0, one.play.broker, answer[20:])
-    assert one.taken() == [(METADATA, 250.0, 2.0)]
+    assert one.taken() == [timed]
 
 
 def test_a_response_that_is_changed_later_is_still_that_one() -> None:

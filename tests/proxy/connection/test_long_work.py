@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kio.static.primitive import i32
 
 from proxy.acl.model import Operation
 from proxy.brokers.broker_view import BrokerView
@@ -27,9 +26,9 @@ from proxy.scheduling.memory_budget import (
     MemoryBudget,
 )
 from proxy.wire.apis import CREATE_ACLS, FIND_COORDINATOR, METADATA, PRODUCE
-from proxy.wire.error_codes import ErrorCode
 from proxy.wire.primitives import write_uvarint
 from sasl.jwks import KeyCache
+from tests.support import messages
 from tests.support.authorization import (
     DESCRIBE_GROUPS,
     LITTLE,
@@ -50,9 +49,8 @@ from tests.support.frames import (
     request,
     response,
 )
-from tests.support.kio_messages import decode, encode, request_type, response_type
-from tests.support.kio_messages.entities import NOT_THROTTLED, item_type, make
-from tests.support.messages import fetch_body
+from tests.support.kio_messages import decode, encode, response_type
+from tests.support.messages import fetch_body, metadata_request, produce_body
 from tests.support.playbook import OAUTHBEARER, VERSIONS, Offer, Playbook, log_in, logged_in
 
 
@@ -146,22 +144,8 @@ class TestRequests:
 
 class TestProduce:
     def produce(self, *topics: str) -> bytes:
-        schema = request_type(PRODUCE, 9)
-        entry = item_type(schema, "topic_data")
-        partition = item_type(entry, "partition_data")
-        body = make(
-            schema,
-            transactional_id=None,
-            acks=-1,
-            timeout=NOT_THROTTLED,
-            topic_data=tuple(
-                entry(
-                    name=name, partition_data=(partition(index=i32(0), records=bytes(LONG_BYTES)),)
-                )
-                for name in topics
-            ),
-        )
-        return request(PRODUCE, 9, 1, encode(body))
+        body = produce_body(9, [(name, [0]) for name in topics], records=bytes(LONG_BYTES))
+        return request(PRODUCE, 9, 1, body)
 
     def test_what_is_allowed_is_forwarded_at_once(self) -> None:
         guarded = Guarded(topic(Operation.WRITE, "a", "b"))
@@ -208,16 +192,10 @@ class TestBounds:
     def test_ids_are_looked_up_in_parts(self) -> None:
         """One answer about all of them would keep others waiting while it is read."""
         count = 2 * MAX_LOOKED_UP + 500
-        ids = [uuid.UUID(int=number + 1) for number in range(count)]
+        ids = tuple(uuid.UUID(int=number + 1) for number in range(count))
         known = {one.bytes: f"t{number}" for number, one in enumerate(ids)}
         guarded = Guarded(topic(Operation.DESCRIBE, *known.values()))
-        schema = request_type(METADATA, 12)
-        entry = item_type(schema, "topics")
-        asked = schema(
-            topics=tuple(entry(topic_id=one, name=None) for one in ids),
-            allow_auto_topic_creation=False,
-            include_topic_authorized_operations=False,
-        )
+        asked = metadata_request(12, ids=ids, allow_auto_topic_creation=False)
         frame = request(METADATA, 12, 7, encode(asked))
         guarded.play.client(frame)
         seen = 0
@@ -225,7 +203,7 @@ class TestBounds:
         while bytes(guarded.play.to_broker[seen:]) not in (b"", frame):
             question = guarded.play.to_broker[seen:]
             seen = len(guarded.play.to_broker)
-            body = decode(schema, bytes(question), 4 + 8 + 2 + len("reauth-proxy") + 1)
+            body = decode(type(asked), bytes(question), 4 + 8 + 2 + len("reauth-proxy") + 1)
             sizes.append(len(body.topics))
             guarded.play.broker(names_of(body, known))
         assert sizes == [MAX_LOOKED_UP, MAX_LOOKED_UP, 500]
@@ -233,68 +211,40 @@ class TestBounds:
 
 
 def names_of(question: Any, known: dict[bytes, str]) -> bytes:
-    schema = response_type(METADATA, 12)
-    entry = item_type(schema, "topics")
-    answer = make(
-        schema,
-        throttle_time=NOT_THROTTLED,
-        brokers=(),
-        cluster_id=None,
-        controller_id=1,
-        topics=tuple(
-            make(
-                entry,
-                error_code=ErrorCode.NONE,
-                name=known[one.topic_id.bytes],
-                topic_id=one.topic_id,
-                is_internal=False,
-                partitions=(),
-            )
-            for one in question.topics
-        ),
-    )
+    topics = [
+        {"name": known[one.topic_id.bytes], "topic_id": one.topic_id} for one in question.topics
+    ]
+    answer = messages.response(METADATA, 12, controller_id=1, topics=topics)
     return response(0, b"\0" + encode(answer))
+
+
+LONG_NAMES = [f"v{number}".ljust(PADDING, ".") for number in range(LITTLE)]
 
 
 class TestResponses:
     def given(self) -> tuple[Describer, bytes]:
-        """A request that was cut, and its long response."""
+        """Two requests that were cut, and the long response to the first."""
         one = Describer()
-        one.play.client(describe(1, "mine", "hidden"), describe(2, "mine"))
-        names = [f"v{number}".ljust(PADDING, ".") for number in range(LITTLE)]
-        return one, described(1, *names)
+        one.play.client(describe(1, "mine", "hidden"), describe(2, "mine", "hidden"))
+        return one, described(1, *LONG_NAMES)
 
-    def test_one_that_is_changed_keeps_its_place(self) -> None:
-        one, long = self.given()
-        one.play.broker(long, described(2, "mine"))
-        assert one.play.received == [], "it is being changed"
-        assert one.play.paused == {"broker"}
-        one.play.run_long_tasks()
-        assert not one.play.paused
-        assert one.groups(0)[:2] == [("hidden", "group_authorization_failed"), ("v0", "none")]
-        assert one.groups(1) == [("mine", "none")]
-
-    def test_own_answers_keep_theirs_behind_it(self) -> None:
+    def test_two_that_are_changed_keep_their_places(self) -> None:
+        """And so do own answers behind them."""
         one, long = self.given()
         one.play.client(describe(3, "hidden"))
-        one.play.broker(long, described(2, "mine"))
+        one.play.broker(long, described(2, *LONG_NAMES))
         one.play.client(describe(4, "hidden"), describe(5, "mine"))
         one.play.broker(described(5, "mine"))
-        assert one.play.received == []
-        one.play.run_long_tasks()
-        order = [int.from_bytes(frame[:4]) for frame in one.play.received]
-        assert order == [1, 2, 3, 4, 5]
-
-    def test_two_in_a_row(self) -> None:
-        one = Describer()
-        one.play.client(describe(1, "mine", "hidden"), describe(2, "hidden", "mine"))
-        names = [f"v{number}".ljust(PADDING, ".") for number in range(LITTLE)]
-        one.play.broker(described(1, *names), described(2, *names))
-        one.play.run_long_tasks()
-        assert one.play.paused == {"broker"}, "the second is being changed"
-        one.play.run_long_tasks()
-        assert [len(one.groups(frame)) for frame in (0, 1)] == [LITTLE + 1] * 2
+        for changed in range(2):
+            assert len(one.play.received) == changed
+            assert one.play.paused == {"broker"}, "one is being changed"
+            one.play.run_long_tasks()
         assert not one.play.paused
+        assert [int.from_bytes(frame[:4]) for frame in one.play.received] == [1, 2, 3, 4, 5]
+        for frame in (0, 1):
+            groups = one.groups(frame)
+            assert groups[:2] == [("hidden", "group_authorization_failed"), ("v0", "none")]
+            assert len(groups) == LITTLE + 1
 
     def test_one_that_does_not_parse_closes(self) -> None:
         one, long = self.given()
@@ -324,23 +274,30 @@ class TestResponses:
 # Memory reservations of connections: taken, waited for and released
 
 
+LONG = describe(1, more=MUCH)
+
+
+def sharing(count: int) -> list[Describer]:
+    """Connections of one principal with a common memory budget."""
+    memory = MemoryBudget()
+    return [Describer(memory) for _ in range(count)]
+
+
 def test_the_second_of_a_principal_waits_for_the_first() -> None:
     """A thousand connections of one attacker hold one request, not a thousand."""
-    memory = MemoryBudget()
-    first, *others = (Describer(memory) for _ in range(4))
-    frame = describe(1, more=MUCH)
-    first.play.client(frame[:-1])
+    first, *others = sharing(4)
+    first.play.client(LONG[:-1])
     for one in others:
-        one.play.client(frame)
+        one.play.client(LONG)
         assert one.play.paused == {"client"}
-        assert one.play.kept_bytes <= len(frame)
+        assert one.play.kept_bytes <= len(LONG)
         assert one.play.long_tasks == []
-    first.play.client(frame[-1:])
+    first.play.client(LONG[-1:])
     first.play.run_long_tasks()
     for number, one in enumerate(others):
         assert [len(each.play.long_tasks) for each in others[number:]] == [1, 0, 0][: 3 - number]
         one.play.run_long_tasks()
-        assert one.play.to_broker == frame
+        assert one.play.to_broker == LONG
 
 
 @pytest.mark.parametrize(
@@ -354,26 +311,15 @@ def test_the_second_of_a_principal_waits_for_the_first() -> None:
 )
 @pytest.mark.parametrize("sent", [100, -1, None], ids=["its head", "most", "all"])
 def test_a_connection_that_ends_leaves_its_room(ends: Any, sent: int | None) -> None:
-    memory = MemoryBudget()
-    first, second = Describer(memory), Describer(memory)
-    frame = describe(1, more=MUCH)
-    first.play.client(frame[:sent])
-    second.play.client(frame)
+    """And one that ends while it waits does not keep others waiting."""
+    first, second, third = sharing(3)
+    first.play.client(LONG[:sent])
+    second.play.client(LONG)
+    third.play.client(LONG)
+    second.play.call(ends)
     first.play.call(ends)
-    second.play.run_long_tasks()
-    assert second.play.to_broker == frame
-
-
-def test_one_that_ends_while_it_waits_does_not_keep_others_waiting() -> None:
-    memory = MemoryBudget()
-    first, second, third = (Describer(memory) for _ in range(3))
-    frame = describe(1, more=MUCH)
-    for one in (first, second, third):
-        one.play.client(frame)
-    second.play.call(finishing(CloseReason.CLIENT_CLOSED))
-    first.play.run_long_tasks()
     third.play.run_long_tasks()
-    assert third.play.to_broker == frame
+    assert third.play.to_broker == LONG
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5])
@@ -401,12 +347,10 @@ def test_a_connection_that_ends_keeps_nothing(steps: int) -> None:
 
 def test_it_is_left_when_the_broker_has_taken_the_request() -> None:
     """Until then the bytes lie in the proxy's memory."""
-    memory = MemoryBudget()
-    first, second = Describer(memory), Describer(memory)
+    first, second = sharing(2)
     first.play.broker_takes = False
-    frame = describe(1, more=MUCH)
-    first.play.client(frame)
-    second.play.client(frame)
+    first.play.client(LONG)
+    second.play.client(LONG)
     first.play.run_long_tasks()
     assert second.play.long_tasks == []
     first.play.call(lambda connection, now: connection.broker_full(False, now))
@@ -417,77 +361,62 @@ def test_it_is_left_when_the_broker_has_taken_the_request() -> None:
     "reason", [PauseReason.THROTTLED, PauseReason.CLIENT_FULL, PauseReason.IN_FLIGHT]
 )
 def test_a_client_that_is_held_for_another_reason_does_not_keep_it(reason: int) -> None:
-    memory = MemoryBudget()
-    first, second = Describer(memory), Describer(memory)
-    frame = describe(1, more=MUCH)
-    first.play.client(frame)
-    second.play.client(frame)
+    first, second = sharing(2)
+    first.play.client(LONG)
+    second.play.client(LONG)
     first.play.call(lambda connection, _: connection.hold(reason))
     first.play.run_long_tasks()
-    assert first.play.to_broker == frame
+    assert first.play.to_broker == LONG
     assert first.play.paused == {"client"}
     assert len(second.play.long_tasks) == 1
 
 
 def test_who_is_held_when_there_is_room_asks_for_it_again() -> None:
-    memory = MemoryBudget()
-    first, second, third = Describer(memory), Describer(memory), Describer(memory)
-    frame = describe(1, more=MUCH)
+    first, second, third = sharing(3)
     for one in (first, second, third):
-        one.play.client(frame)
+        one.play.client(LONG)
     second.play.call(lambda connection, _: connection.hold(PauseReason.THROTTLED))
     first.play.run_long_tasks()
     third.play.run_long_tasks()
-    assert third.play.to_broker == frame, "it does not wait for who is held"
+    assert third.play.to_broker == LONG, "it does not wait for who is held"
     second.play.call(lambda connection, now: connection.release(PauseReason.THROTTLED, now))
     second.play.run_long_tasks()
-    assert second.play.to_broker == frame
+    assert second.play.to_broker == LONG
 
 
 def test_a_slow_client_is_closed_for_those_who_wait() -> None:
-    memory = MemoryBudget()
-    slow, second = Describer(memory), Describer(memory)
-    frame = describe(1, more=MUCH)
-    slow.play.client(frame[:-1])
+    slow, second = sharing(2)
+    slow.play.client(LONG[:-1])
     slow.play.wait_for(slow.play.now + WAIT_SECONDS + 1)
     assert not slow.play.connection.closed, "nobody waits"
-    second.play.client(frame)
+    second.play.client(LONG)
     slow.play.call(Connection.timer)
     assert slow.play.take()[-2:] == ["closed idle", "close"]
     second.play.run_long_tasks()
-    assert second.play.to_broker == frame
+    assert second.play.to_broker == LONG
 
 
 def test_what_takes_long_to_be_judged_is_not_the_clients_fault() -> None:
-    memory = MemoryBudget()
-    first, second = Describer(memory), Describer(memory)
-    frame = describe(1, more=MUCH)
-    first.play.client(frame)
-    second.play.client(frame)
+    first, second = sharing(2)
+    first.play.client(LONG)
+    second.play.client(LONG)
     first.play.wait_for(first.play.now + WAIT_SECONDS + 1)
     assert not first.play.connection.closed
 
 
-def test_other_requests_need_none() -> None:
-    memory = MemoryBudget()
-    holder, other = Describer(memory), Describer(memory)
-    holder.play.client(describe(1, more=MUCH)[:-1])
+def test_other_requests_need_none_but_what_the_proxy_answers_itself_does() -> None:
+    holder, other = sharing(2)
+    holder.play.client(LONG[:-1])
     frames = describe(1, "mine"), describe(2, more=LITTLE)
     other.play.client(*frames)
     other.play.run_long_tasks()
     assert other.play.to_broker == b"".join(frames)
-
-
-def test_what_the_proxy_answers_itself_needs_it_too() -> None:
-    memory = MemoryBudget()
-    holder, other = Describer(memory), Describer(memory)
-    holder.play.client(describe(1, more=MUCH)[:-1])
-    other.play.client(request(CREATE_ACLS, 3, 1, bytes(LONG_BYTES)))
+    other.play.broker(described(1, "mine"), described(2, "mine"))
+    other.play.client(request(CREATE_ACLS, 3, 3, bytes(LONG_BYTES)))
     assert other.play.paused == {"client"}
     assert not any(line.startswith("consult") for line in other.play.take())
     holder.play.call(finishing(CloseReason.CLIENT_CLOSED))
-    assert "consult CreateAcls" in other.play.take()
-    assert other.play.take() == []
+    assert other.play.take() == ["consult CreateAcls"]
 
 
 # Responses of a gateway with an address for each of the many things that a client asked for
@@ -509,20 +438,11 @@ def gateway() -> Playbook:
 
 
 def coordinators(correlation_id: int, count: int) -> bytes:
-    entry = item_type(KIND, "coordinators")
-    found = tuple(
-        make(
-            entry,
-            key=f"group-{number}",
-            node_id=number % 3,
-            host="kafka",
-            port=9092,
-            error_code=ErrorCode.NONE,
-            error_message=None,
-        )
+    found = [
+        {"key": f"group-{number}", "node_id": number % 3, "host": "kafka", "port": 9092}
         for number in range(count)
-    )
-    body = make(KIND, throttle_time=NOT_THROTTLED, coordinators=found)
+    ]
+    body = messages.response(FIND_COORDINATOR, VERSION, coordinators=found)
     return response(correlation_id, b"\0" + encode(body))
 
 
@@ -568,7 +488,7 @@ def configs(correlation_id: int) -> bytes:
 
 def test_own_answers_behind_a_slow_one() -> None:
     one = Guarded(topic(Operation.READ, "mine"))
-    body = fetch_body(12, [("mine", [0])], session_id=i32(0), session_epoch=i32(-1))
+    body = fetch_body(12, [("mine", [0])], session_id=0, session_epoch=-1)
     one.play.client(request(FETCH, 12, 1, body))
     assert one.play.to_broker
     number = 2
@@ -580,9 +500,8 @@ def test_own_answers_behind_a_slow_one() -> None:
     one.play.client(configs(number))
     assert one.play.kept_bytes < MAX_KEPT_BYTES + MAX_OF_ONE + BUFFER_BYTES
     one.play.broker(response(1, b"\0" * 64))
-    assert [int.from_bytes(frame[:4]) for frame in one.play.received[-number:]] == [
-        *range(1, number + 1)
-    ]
+    answered = [int.from_bytes(frame[:4]) for frame in one.play.received[-number:]]
+    assert answered == [*range(1, number + 1)]
     assert (one.play.paused, one.play.kept_bytes) == (set(), 0)
 
 
@@ -647,23 +566,17 @@ def test_frames_as_most_clients_send_them_need_no_room() -> None:
         finishing(CloseReason.CLIENT_CLOSED),
         finishing(CloseReason.INTERNAL_ERROR),
         finishing(CloseReason.KILLED),
+        None,
     ],
 )
-def test_who_goes_leaves_room(ends: Any) -> None:
+def test_who_goes_or_is_let_in_leaves_room(ends: Any) -> None:
     memory = MemoryBudget(SIZE)
     first, second = unauthenticated(memory, 1), unauthenticated(memory, 2)
-    first.client(long(bearer())[:-1])
-    first.call(ends)
+    first.client(long(bearer())[: -1 if ends else None])
+    if ends:
+        first.call(ends)
     second.client(long(bearer()))
     assert second.session.principal == "User:alice"
-
-
-def test_who_is_let_in_leaves_room() -> None:
-    memory = MemoryBudget(SIZE)
-    for number in range(3):
-        play = unauthenticated(memory, number)
-        play.client(long(bearer()))
-        assert play.session.principal == "User:alice"
 
 
 def test_who_waits_for_keys_still_has_it() -> None:

@@ -23,10 +23,10 @@ from proxy.wire.apis import (
 )
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.primitives import write_uvarint
+from tests.support import messages
 from tests.support.authorization import Judge, topic
 from tests.support.frames import request
 from tests.support.kio_messages import decode, encode, request_type
-from tests.support.kio_messages.entities import NOT_THROTTLED, item_type, make
 from tests.support.quotas import (
     ALICE,
     EXCEEDED,
@@ -45,17 +45,9 @@ BURST = 11
 """Partitions that pass at once with a rate of 1."""
 
 
-def grown(version: int, *topics: tuple[str, int], assignments: Any = None) -> Any:
-    kind = request_type(CREATE_PARTITIONS, version)
-    entry = item_type(kind, "topics")
-    return make(
-        kind,
-        topics=tuple(
-            entry(name=name, count=count, assignments=assignments) for name, count in topics
-        ),
-        timeout=NOT_THROTTLED,
-        validate_only=False,
-    )
+def grown(version: int, *topics: tuple[str, int]) -> Any:
+    entries = [{"name": name, "count": count, "assignments": None} for name, count in topics]
+    return messages.request(CREATE_PARTITIONS, version, topics=entries)
 
 
 class TestStrict:
@@ -137,6 +129,13 @@ class TestPermissive:
         assert throttle_time_ms(limited.create(("t", 1), version=5)) == 0
 
 
+CONFIG, PARTITIONS, REQUEST = (
+    ErrorCode.INVALID_CONFIG,
+    ErrorCode.INVALID_PARTITIONS,
+    ErrorCode.INVALID_REQUEST,
+)
+
+
 class TestWhatCounts:
     def test_topics_that_exist_do_not_and_are_not_refused(self) -> None:
         limited = Limited()
@@ -145,59 +144,6 @@ class TestWhatCounts:
         limited.create(("a", BURST + 1))
         assert errors(limited.create(("t", 3), ("b", 1))) == {"t": EXISTS, "b": EXCEEDED}
 
-    def test_a_failure_is_given_back(self) -> None:
-        limited = Limited()
-        limited.broker.fails = {"a": ErrorCode.INVALID_CONFIG}
-        limited.create(("a", 10), ("b", 2))
-        assert limited.tokens == pytest.approx(BURST - 2)
-        assert limited.count.used == 2
-
-    def test_a_request_that_is_only_validated_does(self) -> None:
-        limited = Limited()
-        limited.create(("a", 4), validate=True)
-        assert limited.tokens == pytest.approx(BURST - 4)
-
-    def test_the_brokers_default_is_what_the_response_tells(self) -> None:
-        limited = Limited()
-        limited.broker.default = 7
-        limited.create(("a", -1))
-        assert limited.tokens == pytest.approx(BURST - 7)
-
-    @pytest.mark.parametrize("partitions", [0, -2, -(2**31)])
-    def test_numbers_that_cannot_be_do_not(self, partitions: int) -> None:
-        limited = Limited()
-        limited.broker.fails = {"a": ErrorCode.INVALID_PARTITIONS}
-        limited.create(("a", partitions))
-        assert limited.tokens == BURST
-
-    def test_duplicates_do_not(self) -> None:
-        limited = Limited()
-        limited.broker.fails = {"a": ErrorCode.INVALID_REQUEST}
-        limited.create(("a", 9), ("a", 9), ("b", 1))
-        assert limited.tokens == pytest.approx(BURST - 1)
-
-    def test_growing_counts_what_is_added(self) -> None:
-        limited = Limited()
-        limited.broker.topics = {"t": (T1, 3), "u": (uuid.UUID(int=2), 5)}
-        limited.broker.fails = {"u": ErrorCode.INVALID_PARTITIONS, "v": ErrorCode.INVALID_REQUEST}
-        limited.ask(CREATE_PARTITIONS, 3, grown(3, ("t", 7), ("u", 5), ("v", 50)))
-        assert limited.tokens == pytest.approx(BURST - 4)
-
-    @pytest.mark.parametrize("key", ["t", T1])
-    def test_deleting_counts_what_was_there(self, key: str | uuid.UUID) -> None:
-        limited = Limited()
-        limited.broker.topics = {"t": (T1, 6)}
-        answer = limited.ask(DELETE_TOPICS, 6, deleted(6, key))
-        assert errors(answer) == {key: NONE}
-        assert limited.tokens == pytest.approx(BURST - 6)
-
-    def test_names_and_ids_in_one_request(self) -> None:
-        limited = Limited()
-        limited.broker.topics = {"t": (T1, 6), "u": (uuid.UUID(int=2), 3)}
-        limited.ask(DELETE_TOPICS, 6, deleted(6, "u", T1))
-        assert [key for key, _ in limited.broker.asked] == [METADATA, METADATA, DELETE_TOPICS]
-        assert limited.tokens == pytest.approx(BURST - 9)
-
     def test_a_refusal_says_what_kafka_says_of_the_topic(self) -> None:
         limited = Limited()
         limited.broker.topics = {"t": (T1, 6)}
@@ -205,18 +151,46 @@ class TestWhatCounts:
         (result,) = limited.ask(DELETE_TOPICS, 6, deleted(6, T1)).responses
         assert (result.name, result.topic_id, result.error_code) == ("t", T1, EXCEEDED)
 
-    def test_one_that_is_named_twice_does_not(self) -> None:
+    @pytest.mark.parametrize(
+        ("request_", "fails", "counted"),
+        [
+            pytest.param(
+                created(7, ("a", 10), ("b", 2)), {"a": CONFIG}, 2, id="what failed does not"
+            ),
+            pytest.param(created(7, ("a", 4), validate=True), {}, 4, id="only validated"),
+            pytest.param(created(7, ("a", -1)), {}, 7, id="the broker's default"),
+            *(
+                pytest.param(
+                    created(7, ("a", number)), {"a": PARTITIONS}, 0, id="an impossible number"
+                )
+                for number in (0, -2, -(2**31))
+            ),
+            pytest.param(
+                created(7, ("a", 9), ("a", 9), ("b", 1)), {"a": REQUEST}, 1, id="duplicates"
+            ),
+            pytest.param(
+                grown(3, ("t", 7), ("u", 5), ("v", 50)),
+                {"u": PARTITIONS, "v": REQUEST},
+                4,
+                id="what is added",
+            ),
+            pytest.param(deleted(6, "t"), {}, 3, id="what was there"),
+            pytest.param(deleted(6, T1), {}, 3, id="what was there, by its id"),
+            pytest.param(deleted(6, "u", T1), {}, 8, id="by name and by id"),
+            pytest.param(deleted(6, T1, "t"), {"t": REQUEST, "": REQUEST}, 0, id="named twice"),
+            # just made, and the broker that was asked has not heard of it
+            pytest.param(deleted(6, "new"), {}, 1, id="unknown to the broker"),
+        ],
+    )
+    def test_partitions_that_are_done(
+        self, request_: Any, fails: dict[str, ErrorCode], counted: int
+    ) -> None:
         limited = Limited()
-        limited.broker.topics = {"t": (T1, 6)}
-        limited.broker.fails = {"t": ErrorCode.INVALID_REQUEST, "": ErrorCode.INVALID_REQUEST}
-        limited.ask(DELETE_TOPICS, 6, deleted(6, T1, "t"))
-        assert limited.tokens == BURST
-
-    def test_what_the_broker_did_not_know_of_counts_as_one(self) -> None:
-        """It was just made, and the broker that was asked has not heard of it."""
-        limited = Limited()
-        limited.ask(DELETE_TOPICS, 6, deleted(6, "t"))
-        assert limited.tokens == pytest.approx(BURST - 1)
+        limited.broker.topics = {"t": (T1, 3), "u": (uuid.UUID(int=2), 5)}
+        limited.broker.fails = fails
+        limited.broker.default = 7
+        limited.ask(request_.__api_key__, request_.__version__, request_)
+        assert limited.tokens == pytest.approx(BURST - counted)
 
     def test_nothing_is_made_by_asking(self) -> None:
         limited = Limited()
@@ -374,23 +348,14 @@ class TestAudit:
         ]
 
 
-class TestChanges:
-    def test_a_quota_that_is_gone_limits_nothing(self) -> None:
-        limited = Limited()
-        limited.store.alter_quotas({ALICE: {MUTATION_RATE: None}})
-        limited.service.read()
-        assert limited.service.take_over()
-        limited.play.call(Connection.apply_quotas)
-        limited.create(("a", 1_000))
-        limited.create(("b", 1_000))
-        assert limited.forwarded == [CREATE_TOPICS] * 2
-        assert METADATA not in [key for key, _ in limited.broker.asked]
-
-    def test_without_such_a_quota_nothing_is_asked(self) -> None:
-        limited = Limited()
-        limited.store.alter_quotas({ALICE: {MUTATION_RATE: None, QuotaKey.PRODUCER_BYTE_RATE: 5.0}})
-        limited.service.read()
-        limited.service.take_over()
-        limited.play.call(Connection.apply_quotas)
-        limited.create(("a", 1))
-        assert [key for key, _ in limited.broker.asked] == [CREATE_TOPICS]
+@pytest.mark.parametrize("other", [{}, {QuotaKey.PRODUCER_BYTE_RATE: 5.0}])
+def test_a_quota_that_is_gone_limits_nothing(other: dict[QuotaKey, float]) -> None:
+    """And nothing is asked for it."""
+    limited = Limited()
+    limited.store.alter_quotas({ALICE: {MUTATION_RATE: None, **other}})
+    limited.service.read()
+    assert limited.service.take_over()
+    limited.play.call(Connection.apply_quotas)
+    for name in ("a", "b"):
+        limited.create((name, 1_000))
+    assert [key for key, _ in limited.broker.asked] == [CREATE_TOPICS] * 2

@@ -10,14 +10,12 @@ from proxy.wire.apis import (
     CREATE_TOPICS,
     DELETE_TOPICS,
     PRODUCE,
-    is_flexible,
-    response_header_version,
 )
 from tests.support.authorization import LITTLE, MUCH, Describer, Judge, describe, topic
 from tests.support.frames import api_versions, handshake, request, response
-from tests.support.kio_messages import decode, encode, request_type
+from tests.support.kio_messages import encode
 from tests.support.messages import produce_body
-from tests.support.playbook import OAUTHBEARER, whole_frame
+from tests.support.playbook import OAUTHBEARER
 from tests.support.quotas import (
     ALICE,
     MUTATION_RATE,
@@ -30,17 +28,6 @@ from tests.support.quotas import (
     deleted,
     errors,
 )
-
-
-def answer_one(one: Limited) -> None:
-    frame = whole_frame(one.play.to_broker, one.broker._seen)
-    assert frame is not None
-    one.broker._seen += 4 + len(frame)
-    key, version = int.from_bytes(frame[:2]), int.from_bytes(frame[2:4])
-    at = 10 + int.from_bytes(frame[8:10]) + is_flexible(key, version)
-    body = decode(request_type(key, version), frame, at)
-    header = b"\0" * response_header_version(key, version)
-    one.play.broker(response(0, header + encode(one.broker._answer(key, version, body))))
 
 
 def deleter() -> Limited:
@@ -113,7 +100,7 @@ def test_who_is_no_super_user_any_more_in_the_middle_of_a_request() -> None:
 def test_a_rate_that_is_removed_while_topics_are_made() -> None:
     one = Limited()
     one.send(CREATE_TOPICS, 5, created(5, ("t", 100)))
-    answer_one(one)  # what there is
+    one.broker.answer(most=1)  # what there is
     one.store.alter_quotas({QuotaEntity(user=ALICE.user): {MUTATION_RATE: None}})
     one.service.read()
     assert one.service.take_over()

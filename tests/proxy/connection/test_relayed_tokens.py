@@ -134,12 +134,6 @@ def test_a_session_whose_key_is_gone_can_be_ended() -> None:
     assert play.take()[-2:] == ["closed revoked", "close"]
 
 
-def test_what_the_broker_refuses_is_refused() -> None:
-    play = offered(verifying(), bearer())
-    play.broker(answered(2, error_code=58))
-    assert "failed refused_by_broker" in play.take()
-
-
 def test_a_broker_that_rejects_the_token_hears_the_acknowledgement_alone() -> None:
     play = offered(verifying(), bearer())
     play.broker(answered(2, REJECTED))

@@ -51,13 +51,8 @@ def asked(play: Playbook) -> list[int]:
 
 
 class TestWhatTheBrokerIsAskedFor:
-    def test_is_no_more_than_passes_at_once(self) -> None:
-        play = Quoted({CONSUMER: RATE}).play
-        play.client(fetch(3, b"topics"))
-        assert bytes(play.to_broker) == fetch(3, b"topics", max_bytes=WINDOW)
-
-    @pytest.mark.parametrize("pieces", [1, 7, 25])
-    def test_is_the_same_however_it_is_sent(self, pieces: int) -> None:
+    @pytest.mark.parametrize("pieces", [1, 7, 25, 1_000])
+    def test_is_no_more_than_passes_at_once_however_it_is_sent(self, pieces: int) -> None:
         play = Quoted({CONSUMER: RATE}).play
         sent = fetch(3, b"topics" * 30)
         for at in range(0, len(sent), pieces):
@@ -91,27 +86,20 @@ class TestWhatTheBrokerIsAskedFor:
             assert play.take()[1:] == [f"to broker: Fetch v12 #{number + 1}"]
         assert play.paused == set()
 
-    def test_of_a_share_group_is_bounded_as_well(self) -> None:
-        play = Quoted({CONSUMER: RATE}).play
-        share, bounded = (
-            request(
-                SHARE_FETCH,
-                1,
-                3,
-                encode(replace(small(request_type(SHARE_FETCH, 1)), max_bytes=most)),
-            )
-            for most in (i32(50_000_000), i32(WINDOW))
-        )
-        play.client(share, fetch(4))
-        assert bytes(play.to_broker) == bounded
-
-    def test_of_a_client_that_must_be_authorized_is_bounded_as_well(self) -> None:
-        whole = small(request_type(FETCH, 12))
+    @pytest.mark.parametrize(
+        ("api_key", "version", "rights"),
+        [(SHARE_FETCH, 1, None), (FETCH, 12, Judge(topic(Operation.READ, "mine")))],
+        ids=["a share group", "a client that must be authorized"],
+    )
+    def test_of_others_is_bounded_as_well(
+        self, api_key: int, version: int, rights: Judge | None
+    ) -> None:
+        whole = small(request_type(api_key, version))
         sent, bounded = (
-            request(FETCH, 12, 3, encode(replace(whole, max_bytes=most)))
-            for most in (i32(50_000_000), i32(WINDOW))
+            request(api_key, version, 3, encode(replace(whole, max_bytes=i32(most))))
+            for most in (50_000_000, WINDOW)
         )
-        play = Quoted({CONSUMER: RATE}, rights=Judge(topic(Operation.READ, "mine"))).play
+        play = Quoted({CONSUMER: RATE}, rights=rights).play
         play.client(sent, sent)
         assert bytes(play.to_broker) == bounded
 

@@ -12,11 +12,9 @@ from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.wire.apis import FETCH, METADATA, PRODUCE
 from proxy.worker.quota_service import QuotaService
 from sasl.identity import Identity
-from sasl.states import Enforcement
 from tests.support.authorization import Judge, topic
-from tests.support.frames import fetch, handshake, metadata, produce, request, response
-from tests.support.kio_messages import encode, request_type, response_type
-from tests.support.messages import large
+from tests.support.frames import fetch, handshake, metadata, produce, request
+from tests.support.messages import produce_body
 from tests.support.playbook import OAUTHBEARER, Offer, Playbook, everything, log_in, logged_in
 from tests.support.quotas import (
     ALICE,
@@ -87,36 +85,12 @@ class TestAProducer:
         assert play.take() == ["connect", "to broker: Produce v9 #3"]
         assert bytes(play.to_broker) == frame
 
-    def test_of_acks_0_is_held_without_being_told(self) -> None:
-        quoted = Quoted({PRODUCER: RATE})
-        play = quoted.play
-        play.client(produce(3, acks=0, records=b"r" * 12_000))
-        assert play.paused == {"client"}
-        assert len(play.connection.inflight) == 0
-
-    def test_is_told_the_larger_of_the_two_throttle_times(self) -> None:
-        quoted = Quoted({PRODUCER: RATE})
-        quoted.play.client(produce(3, records=b"r" * 12_000))
-        broker_says = large(response_type(PRODUCE, 9))
-        announced_ms = round(broker_says.throttle_time.total_seconds() * 1_000)
-        quoted.play.broker(response(3, b"\0" + encode(broker_says)))
-        assert quoted.throttle_time_ms == max(announced_ms, 1_000) >= 2_000 or announced_ms < 2_000
-
     def test_has_its_response_rewritten_as_well(self) -> None:
         quoted = Quoted({PRODUCER: RATE}, rewritten=frozenset({PRODUCE}))
         quoted.play.client(produce(3, records=b"r" * 12_000))
         quoted.play.broker(answer(PRODUCE, 9, 3))
         assert quoted.throttle_time_ms > 1_900
         assert quoted.play.received[-1].endswith(b"<rewritten>")
-
-    def test_that_ignores_it_stays_held(self) -> None:
-        quoted = Quoted({PRODUCER: RATE})
-        play = quoted.play
-        play.client(produce(3, records=b"r" * 12_000))
-        for number in range(4, 50):
-            play.client(produce(number, records=b"r" * 1_000))
-        assert play.take() == ["connect", "to broker: Produce v9 #3"]
-        assert play.kept_bytes == 0
 
     def test_what_was_read_with_it_waits(self) -> None:
         """Of one read: an API that the proxy answers itself, behind the frame that is too much."""
@@ -190,12 +164,6 @@ class TestAConsumer:
         play.client(frame[30_000:])
         assert play.paused == {"client"}
 
-    def test_without_a_quota_is_not_measured(self) -> None:
-        quoted = Quoted({PRODUCER: 1.0})
-        quoted.play.client(fetch(3))
-        quoted.play.broker(fetched(3, 1_000_000))
-        assert quoted.play.paused == set()
-
     def test_the_hold_grows_with_what_was_under_way(self) -> None:
         quoted = Quoted({CONSUMER: 1_000.0, PRODUCER: 1_000.0})
         play = quoted.play
@@ -221,34 +189,20 @@ def test_audit_holds_nobody_and_tells_nothing() -> None:
     assert counts == {PRODUCER: 1, CONSUMER: 1}, "each by itself"
 
 
-class TestAProducerThatIsAuthorized:
-    def sent(self, quoted: Quoted, correlation_id: int) -> None:
-        filled = encode(large(request_type(PRODUCE, 9)))
-        quoted.play.client(request(PRODUCE, 9, correlation_id, filled))
-
-    def test_is_held_for_what_is_denied_as_well(self) -> None:
-        """As in Kafka: refused bytes count; the proxy's refusal announces the throttle time."""
-        quoted = Quoted({PRODUCER: 1.0}, rights=Judge())
-        self.sent(quoted, 3)
-        assert quoted.play.paused == {"client"}
-        assert quoted.throttle_time_ms > 1_000
-        assert quoted.play.to_broker == b""
-
-    def test_is_held_when_a_part_is_denied(self) -> None:
-        names = {one.name for one in large(request_type(PRODUCE, 9)).topic_data}
-        quoted = Quoted({PRODUCER: 1.0}, rights=Judge(topic(Operation.WRITE, *names)))
-        self.sent(quoted, 3)
+@pytest.mark.parametrize("allowed", [[], ["mine"]], ids=["none", "a part"])
+def test_a_producer_is_held_for_what_is_denied_as_well(allowed: list[str]) -> None:
+    """As in Kafka: refused bytes count; the proxy's refusal announces the throttle time."""
+    quoted = Quoted({PRODUCER: 1.0}, rights=Judge(topic(Operation.WRITE, *allowed)))
+    body = produce_body(9, [("mine", [0]), ("theirs", [0])], records=bytes(1_000))
+    quoted.play.client(request(PRODUCE, 9, 3, body))
+    assert (b"mine" in quoted.play.to_broker, b"theirs" in quoted.play.to_broker) == (
+        bool(allowed),
+        False,
+    )
+    if allowed:
         quoted.play.broker(answer(PRODUCE, 9, 3))
-        assert quoted.play.paused == {"client"}
-        assert quoted.throttle_time_ms > 1_000
-
-    def test_is_told_once(self) -> None:
-        quoted = Quoted({PRODUCER: 10.0}, rights=Judge())
-        self.sent(quoted, 3)
-        play = quoted.play
-        play.client(request(18, 0, 4))
-        play.wait_for(play.wakes_at)
-        assert play.take()[-1] == "to client: #4 versions error 0"
+    assert quoted.play.paused == {"client"}
+    assert quoted.throttle_time_ms > 1_000
 
 
 def test_without_quotas_nothing_is_measured() -> None:
@@ -280,29 +234,23 @@ class TestWhileHeld:
         play.call(Connection.drain)
         assert play.take() == ["closed drained", "close"]
 
-    def test_a_session_that_expired_is_killed_when_it_is_used(self) -> None:
-        quoted = Quoted({PRODUCER: RATE}, max_reauth_ms=1_000)
-        play = quoted.play
+    @pytest.mark.parametrize(
+        ("frame", "lines"),
+        [
+            (produce(4), ["expired enforce by Produce", "closed expired", "close"]),
+            (handshake(4, OAUTHBEARER), ["to client: #4 handshake error 0"]),
+        ],
+    )
+    def test_a_session_that_expired_is_killed_when_it_is_used_or_renewed(
+        self, frame: bytes, lines: list[str]
+    ) -> None:
+        play = Quoted({PRODUCER: RATE}, max_reauth_ms=1_000).play
         play.client(produce(3, records=b"r" * 12_000))
         play.broker(answer(PRODUCE, 9, 3))
-        play.client(produce(4))
+        play.client(frame)
         play.take()
         play.wait_for(play.wakes_at)
-        assert play.take() == [
-            f"expired {Enforcement.ENFORCE} by Produce",
-            "closed expired",
-            "close",
-        ]
-
-    def test_a_session_that_expired_can_be_renewed_after_it(self) -> None:
-        quoted = Quoted({PRODUCER: RATE}, max_reauth_ms=1_000)
-        play = quoted.play
-        play.client(produce(3, records=b"r" * 12_000))
-        play.broker(answer(PRODUCE, 9, 3))
-        play.client(handshake(4, OAUTHBEARER))
-        play.take()
-        play.wait_for(play.wakes_at)
-        assert play.take() == ["to client: #4 handshake error 0"]
+        assert play.take() == lines
 
     def test_other_holds_outlast_it(self) -> None:
         quoted = Quoted({PRODUCER: RATE})
@@ -331,24 +279,6 @@ class TestChanges:
         quoted.tick()
         play.client(produce(4, records=b"r" * 12_000))
         assert play.paused == {"client"}
-
-    def test_the_first_quota_of_all_does_too(self) -> None:
-        quoted = Quoted({})
-        play = quoted.play
-        assert play.connection.throttling is None
-        quoted.store.alter_quotas({ALICE: {CONSUMER: RATE}})
-        quoted.tick()
-        play.client(fetch(3))
-        play.broker(fetched(3, 12_000))
-        assert play.paused == {"client"}
-
-    def test_a_quota_that_is_gone_holds_nobody_any_more(self) -> None:
-        quoted = Quoted({PRODUCER: RATE})
-        play = quoted.play
-        quoted.store.alter_quotas({ALICE: {PRODUCER: None}})
-        quoted.tick()
-        play.client(produce(3, records=b"r" * 50_000))
-        assert play.paused == set()
 
     def test_they_find_a_connection_that_authenticates_anew(self) -> None:
         quoted = Quoted({CONSUMER: 1.0})
@@ -391,18 +321,25 @@ def versions(correlation_id: int, client_id: str) -> bytes:
     return request(18, 0, correlation_id, client_id=client_id)
 
 
-@pytest.mark.parametrize("first", [b"", versions(1, "app")], ids=["forwarded", "answered"])
-def test_its_first_request_tells_it(first: bytes) -> None:
-    play = admitted(service(APP))
-    play.client(first, produce(3, records=b"r" * 12_000))
-    assert play.paused == {"client"}
-    assert play.connection.authentication.client_id == "app"
+NAMELESS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 
 
-def test_other_client_ids_are_not_throttled() -> None:
+@pytest.mark.parametrize(
+    ("first", "client_id", "is_held"),
+    [
+        pytest.param(b"", "app", True, id="forwarded"),
+        pytest.param(versions(1, "app"), "app", True, id="answered"),
+        pytest.param(NAMELESS, "app", True, id="without one"),
+        pytest.param(versions(1, "app"), "other", True, id="a later one"),
+        pytest.param(b"", "other", False, id="another"),
+    ],
+)
+def test_its_first_request_that_has_one_tells_it(
+    first: bytes, client_id: str, is_held: bool
+) -> None:
     play = admitted(service(APP))
-    play.client(produce(3, records=b"r" * 12_000, client_id="other"))
-    assert play.paused == set()
+    play.client(first, produce(3, records=b"r" * 12_000, client_id=client_id))
+    assert (play.paused == {"client"}) is is_held
 
 
 def test_each_client_id_has_a_default_of_its_own() -> None:
@@ -414,19 +351,6 @@ def test_each_client_id_has_a_default_of_its_own() -> None:
     again = admitted(quotas)
     again.client(produce(3, records=b"r" * 9_000, client_id="one"))
     assert again.paused == {"client"}
-
-
-def test_a_request_without_one_leaves_it_to_the_next() -> None:
-    play = admitted(service(APP))
-    nameless = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
-    play.client(nameless, produce(3, records=b"r" * 12_000))
-    assert play.paused == {"client"}
-
-
-def test_a_later_one_does_not_count() -> None:
-    play = admitted(service(APP))
-    play.client(versions(1, "app"), produce(3, records=b"r" * 12_000, client_id="other"))
-    assert play.paused == {"client"}
 
 
 @pytest.mark.parametrize("at", range(1, 18))
