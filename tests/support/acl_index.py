@@ -4,6 +4,8 @@ import ipaddress
 import sys
 from collections.abc import Callable, Sequence
 
+from hypothesis import strategies as st
+
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 
@@ -56,6 +58,30 @@ def calls(work: Callable[[], object]) -> int:
         sys.setprofile(None)
     return count
 
+
+# Any ACLs, from a few values of each kind
+
+NAMES = st.sampled_from(["*", "a", "ab", "abc", "abd", "b", "hardcode", "h", "a\0", "é"])
+PRINCIPALS = st.sampled_from(
+    ["User:a", "User:b", "User:*", "Group:*", *(f"Group:{name}" for name in "abcdefgh")]
+)
+HOSTS = st.sampled_from(
+    ["*", "10.0.0.1", "::ffff:10.0.0.1", "10.0.0.0/8", "10.0.0.1/8", "0.0.0.0/0", "::1", "x"]
+)
+OPERATIONS = st.sampled_from([one for one in Operation if one >= ALL][:10])
+ACLS = st.lists(
+    st.builds(
+        Acl,
+        st.sampled_from([TOPIC, GROUP]),
+        st.sampled_from([LITERAL, PREFIXED]),
+        NAMES,
+        PRINCIPALS,
+        HOSTS,
+        OPERATIONS,
+        st.sampled_from([ALLOW, DENY]),
+    ),
+    max_size=40,
+)
 
 # The semantics of `StandardAuthorizer` as a plain loop over all ACLs.
 #

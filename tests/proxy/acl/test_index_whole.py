@@ -13,15 +13,16 @@ from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.scheduling.steps import in_steps
 from tests.support.acl_index import (
+    ACLS,
     ADDRESS,
     ALICE,
-    ALL,
-    ALLOW,
     DENY,
     DESCRIBE,
-    GROUP,
-    LITERAL,
+    HOSTS,
+    NAMES,
+    OPERATIONS,
     PREFIXED,
+    PRINCIPALS,
     READ,
     TOPIC,
     WRITE,
@@ -31,39 +32,13 @@ from tests.support.acl_index import (
     may,
 )
 
-NAMES = st.sampled_from(["*", "a", "ab", "abc", "abd", "b", "hardcode", "h", "a\0", "é"])
-PRINCIPALS = st.sampled_from(["User:a", "User:b", "User:*", "Group:a"])
-ACL_HOSTS = [
-    "*",
-    "10.0.0.1",
-    "::ffff:10.0.0.1",
-    "10.0.0.0/8",
-    "10.0.0.1/8",
-    "0.0.0.0/0",
-    "::1",
-    "x",
-]
-OPERATIONS = st.sampled_from([one for one in Operation if one >= ALL][:10])
-ACLS = st.lists(
-    st.builds(
-        Acl,
-        st.sampled_from([TOPIC, GROUP]),
-        st.sampled_from([LITERAL, PREFIXED]),
-        NAMES,
-        PRINCIPALS,
-        st.sampled_from(ACL_HOSTS),
-        OPERATIONS,
-        st.sampled_from([ALLOW, DENY]),
-    ),
-    max_size=25,
-)
 FILTERS = st.builds(
     AclFilter,
     resource_type=st.sampled_from(ResourceType),
     pattern_type=st.sampled_from(PatternType),
     name=st.none() | NAMES | st.just(""),
     principal=st.none() | PRINCIPALS,
-    host=st.none() | st.sampled_from(ACL_HOSTS),
+    host=st.none() | HOSTS,
     operation=st.just(Operation.ANY) | OPERATIONS,
     permission=st.sampled_from(Permission),
 )

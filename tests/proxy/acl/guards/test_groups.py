@@ -74,9 +74,6 @@ def test_a_topology_makes_no_topic_that_its_sender_may_not_make(
     assert (judged(GUARDS[88], asked, rights) is FORWARD) is passes
 
 
-# ---------------------------------------------------------------------- FindCoordinator
-
-
 # ---------------------------------------------------------------------- lists and descriptions
 
 
@@ -147,25 +144,16 @@ def test_a_group_that_is_hidden_for_a_topic_loses_the_description_of_its_topolog
         "topology_description_status": 3,
         "assignor_name": "sticky",
     }
-    asked = request(89, 1, group_ids=["a"], include_topology_description=True)
-    broker = response(89, 1, groups=[group_of_broker])
+    asked, cut = (
+        request(89, 1, group_ids=names, include_topology_description=True)
+        for names in (["a", "secret"], ["a"])
+    )
     judgement = judged(GUARDS[89], asked, group(DESCRIBED, "a"))
-    (hidden,) = received(judgement, asked, broker).groups
+    assert sent(judgement, asked) == cut
+    (_, hidden) = received(judgement, asked, response(89, 1, groups=[group_of_broker])).groups
     assert hidden.error_code == TOPIC_DENIED
-    reported = (
-        hidden.topology_description,
-        hidden.topology_description_status,
-        hidden.assignor_name,
-    )
-    assert reported == (None, 0, None)
-
-
-def test_what_is_kept_of_the_question_includes_the_description() -> None:
-    asked = request(89, 1, group_ids=["a", "secret"], include_topology_description=True)
-    judgement = judged(GUARDS[89], asked, group(DESCRIBED, "a"))
-    assert sent(judgement, asked) == request(
-        89, 1, group_ids=["a"], include_topology_description=True
-    )
+    assert (hidden.topology_description, hidden.topology_description_status) == (None, 0)
+    assert hidden.assignor_name is None
 
 
 MEMBER = group(Operation.READ, "g")
@@ -238,30 +226,12 @@ def test_a_regular_expression_asks_for_all_that_begins_as_it_must(
     assert wanted(regex) == [f"{beginning}*"]
 
 
-@pytest.mark.parametrize("regex", ["eu.orders", r"eu\.orders", r"^eu\.orders$", r"eu\.orders$"])
+@pytest.mark.parametrize("regex", [r"eu\.orders", r"^eu\.orders$", r"eu\.orders$"])
 def test_one_that_matches_one_name_asks_for_it(regex: str) -> None:
-    assert wanted(regex) == (["eu*"] if regex == "eu.orders" else ["eu.orders"])
+    assert wanted(regex) == ["eu.orders"]
 
 
-PIECES = [
-    "a",
-    "b",
-    "-",
-    r"\.",
-    ".",
-    "*",
-    "?",
-    "+",
-    "{0,1}",
-    "(",
-    "(?:",
-    ")",
-    "[ab]",
-    "^",
-    "$",
-    "|",
-    r"\w",
-]
+PIECES = [*"ab-.*?+()^$|", r"\.", "{0,1}", "(?:", "[ab]", r"\w"]
 
 
 def compiles(regex: str) -> bool:
