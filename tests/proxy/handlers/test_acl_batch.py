@@ -21,7 +21,8 @@ from proxy.wire.apis import MAX_FILTERS, MAX_RESULT_BYTES
 from proxy.wire.primitives import write_array_length
 from tests.support.acls import MemoryAclStore, acl, answer, asking, whole
 from tests.support.kio_messages import decode, encode, request_type, response_type
-from tests.support.messages import request_body
+from tests.support.kio_messages.entities import item_type
+from tests.support.messages import message, request_body
 
 DESCRIBE: Final = 29
 TAGS: Final = b"\x00"
@@ -90,26 +91,26 @@ def errors(results: Sequence[Any]) -> list[str]:
 
 # ---------------------------------------------------------------------- as if alone
 
-few_names = st.sampled_from(["", "*", "a", "ab", "abc", "b", "kafka-cluster"])
-few_principals = st.sampled_from(["User:a", "User:b", "User:*"])
-few_hosts = st.sampled_from(["*", "h", "10.0.0.0/8"])
+names = st.sampled_from(["", "*", "a", "ab", "abc", "b", "kafka-cluster"])
+principals = st.sampled_from(["User:a", "User:b", "User:*"])
+hosts = st.sampled_from(["*", "h", "10.0.0.0/8"])
 some_acls = st.builds(
-    Acl,
-    st.sampled_from([ResourceType.TOPIC, ResourceType.GROUP, ResourceType.USER]),
-    st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]),
-    few_names,
-    few_principals,
-    few_hosts,
-    st.sampled_from([Operation.READ, Operation.ALL]),
-    st.sampled_from([Permission.ALLOW, Permission.DENY]),
+    acl,
+    names,
+    principals,
+    host=hosts,
+    pattern_type=st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]),
+    resource_type=st.sampled_from([ResourceType.TOPIC, ResourceType.GROUP, ResourceType.USER]),
+    operation=st.sampled_from([Operation.READ, Operation.ALL]),
+    permission=st.sampled_from([Permission.ALLOW, Permission.DENY]),
 )
 some_filters = st.fixed_dictionaries(
     {
         "resource_type_filter": st.sampled_from([1, 1, 1, 2, 2, 3, 7, 0, 99]),
-        "resource_name_filter": st.none() | few_names,
+        "resource_name_filter": st.none() | names,
         "pattern_type_filter": st.sampled_from([1, 2, 2, 3, 4, 1, 0, 9]),
-        "principal_filter": st.none() | few_principals,
-        "host_filter": st.none() | few_hosts,
+        "principal_filter": st.none() | principals,
+        "host_filter": st.none() | hosts,
         "operation": st.sampled_from([1, 1, 1, 2, 3, 0, 99]),
         "permission_type": st.sampled_from([1, 1, 1, 2, 3, 0, 9]),
     }
@@ -231,28 +232,16 @@ RESOURCE = attrgetter("resource_type", "pattern_type", "name")
 
 def by_schema(api_version: int, acls: list[Acl]) -> bytes:
     """The items, each written by kio's class of it."""
-    response = response_type(29, api_version)
-    resource = response.__annotations__["resources"].__args__[0]
-    entry = resource.__annotations__["acls"].__args__[0]
+    resource = item_type(response_type(DESCRIBE, api_version), "resources")
     items = []
     for (kind, pattern, name), group in groupby(acls, RESOURCE):
-        entries = tuple(
-            entry(
-                principal=one.principal,
-                host=one.host,
-                operation=one.operation.value,
-                permission_type=one.permission.value,
-            )
+        entries = [
+            {"principal": one.principal, "host": one.host}
+            | {"operation": one.operation.value, "permission_type": one.permission.value}
             for one in group
-        )
-        items.append(
-            resource(
-                resource_type=kind.value,
-                resource_name=name,
-                pattern_type=pattern.value,
-                acls=entries,
-            )
-        )
+        ]
+        fields = {"resource_type": kind.value, "pattern_type": pattern.value}
+        items.append(message(resource, {**fields, "resource_name": name, "acls": entries}))
     return b"".join(map(encode, items))
 
 

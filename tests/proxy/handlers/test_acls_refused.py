@@ -8,16 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.schema.alter_user_scram_credentials.v0.request import (
-    AlterUserScramCredentialsRequest,
-    ScramCredentialDeletion,
-)
-from kio.static.primitive import i8
 
 from proxy.acl.model import Acl, AclFilter
 from proxy.connection.commands import AnswerFromStore
 from proxy.handlers.acls import MAX_ITEMS
-from proxy.quota.model import QuotaKey
 from proxy.store import Store, StoreRefused, open_store
 from proxy.wire.apis import (
     ALTER_CLIENT_QUOTAS,
@@ -25,6 +19,7 @@ from proxy.wire.apis import (
     CREATE_ACLS,
     DELETE_ACLS,
 )
+from proxy.wire.codec import encode
 from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import (
     CREATE,
@@ -40,13 +35,12 @@ from tests.support.acls import (
     creation,
     delete_body,
     deleted,
-    described,
     reported,
     unknown,
 )
-from tests.support.kio_messages import decode, encode, response_type
+from tests.support.kio_messages import decode, response_type
 from tests.support.quotas import alter_request
-from tests.support.store import SHA_256, Reading, question, verifier
+from tests.support.store import SHA_256, Reading, delete, question, request_of, verifier
 
 CODES = [
     ErrorCode.BROKER_NOT_AVAILABLE,
@@ -107,39 +101,6 @@ def test_deletions_keep_their_own_mistakes(version: int, code: ErrorCode) -> Non
     assert store.acls == {acl("a"), acl("b")}
 
 
-def test_nothing_to_do_asks_no_broker() -> None:
-    store = Refusing(acl("a"))
-    assert created(store, creation(resource_name="")) == [NO_NAME]
-    [nothing] = deleted(store, asking(resource_name_filter="z"))
-    assert nothing.error_code == ErrorCode.NONE
-    assert store.asked == []
-
-
-def test_who_may_not_is_told_that_alone() -> None:
-    """The brokers would do it, or not: they are not asked for the unauthorized."""
-    store = Refusing(acl("a"))
-    [(code, message)] = created(store, creation(), authorized=False)
-    assert (code, message) == ("cluster_authorization_failed", "Cluster authorization failed.")
-    [result] = deleted(store, asking(), authorized=False)
-    assert reported(result) == ("cluster_authorization_failed", "Cluster authorization failed.")
-    assert store.asked == []
-
-
-def test_as_many_as_a_request_may_have_are_refused_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.handlers.acls.MAX_ITEMS", 50)
-    assert MAX_ITEMS > 50
-    store = Refusing()
-    results = created(store, *(creation(host=str(number)) for number in range(50)))
-    assert results == [(CODES[0].name.lower(), WHY)] * 50
-    assert len(store.asked) == 1
-
-
-def test_what_is_there_can_be_described_all_the_same() -> None:
-    store = Refusing(acl("a"))
-    created(store, creation())
-    assert len(described(store, asking()).resources) == 1
-
-
 @pytest.mark.parametrize("api_key", [CREATE, DELETE])
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("rights", [True, False])
@@ -174,15 +135,6 @@ def store(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
         yield opened
 
 
-def deletion(*names: str) -> bytes:
-    return encode(
-        AlterUserScramCredentialsRequest(
-            deletions=tuple(ScramCredentialDeletion(name=name, mechanism=i8(1)) for name in names),
-            upsertions=(),
-        )
-    )
-
-
 QUESTIONS = {
     "CreateAcls": question(CREATE_ACLS, create_body(3, [creation(), creation(operation=99)])),
     "DeleteAcls": question(
@@ -190,30 +142,22 @@ QUESTIONS = {
     ),
     "AlterClientQuotas": question(
         ALTER_CLIENT_QUOTAS,
-        alter_request(
-            [
-                ([("user", "u")], [(QuotaKey.PRODUCER_BYTE_RATE, 5.0)]),
-                ([("user", "")], [(QuotaKey.PRODUCER_BYTE_RATE, 5.0)]),
-            ]
-        ),
+        alter_request([([("user", user)], [("producer_byte_rate", 5.0)]) for user in ("u", "")]),
         version=1,
     ),
     "AlterUserScramCredentials": question(
-        ALTER_USER_SCRAM_CREDENTIALS, deletion("alice", "eve"), version=0
+        ALTER_USER_SCRAM_CREDENTIALS,
+        encode(request_of([delete("alice"), delete("eve")]), 0),
+        version=0,
     ),
 }
-ITEMS = {
-    "CreateAcls": "results",
-    "DeleteAcls": "filter_results",
-    "AlterClientQuotas": "entries",
-    "AlterUserScramCredentials": "results",
-}
 
 
-def outcomes(asked: AnswerFromStore, items: str, reading: Reading) -> list[tuple[str, str | None]]:
+def outcomes(asked: AnswerFromStore, reading: Reading) -> list[tuple[str, str | None]]:
     body, _ = asyncio.run(reading.keeper.consult(asked))
     assert isinstance(body, bytes)
     response: Any = decode(response_type(asked.request.api_key, asked.request.api_version), body)
+    (items,) = {"results", "filter_results", "entries"} & {*response.__dataclass_fields__}
     return [(one.error_code.name, one.error_message) for one in getattr(response, items)]
 
 
@@ -226,7 +170,7 @@ def test_a_locked_store_is_an_error_for_each_item(
     reading = Reading(store)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute(lock)
-        reported = outcomes(QUESTIONS[api], ITEMS[api], reading)
+        reported = outcomes(QUESTIONS[api], reading)
         other.execute("ROLLBACK")
     assert CANNOT in reported
     assert len(reported) == 2
@@ -234,6 +178,6 @@ def test_a_locked_store_is_an_error_for_each_item(
     assert store.acl_snapshot().acls == (acl("a"),)
     assert [user for user, _ in store.credential_snapshot().credentials] == ["alice"]
     assert store.quota_snapshot().quotas == {}
-    assert "none" in [code for code, _ in outcomes(QUESTIONS[api], ITEMS[api], reading)]
+    assert "none" in [code for code, _ in outcomes(QUESTIONS[api], reading)]
     if api == "DeleteAcls":
         assert store.delete_acls([AclFilter()]) == ((),)

@@ -4,7 +4,6 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.serial import entity_reader
 
 from proxy.handlers import quotas
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
@@ -125,14 +124,6 @@ def test_results_are_as_if_each_filter_had_been_sent_alone(
     reported = results(store, body_of(*filters, strict=strict), authorized=authorized)
     expected = [alone(store, one, strict=strict, authorized=authorized) for one in filters]
     assert [plain(one) for one in reported] == [plain(one) for one in expected]
-
-
-def test_the_api_hands_it_on() -> None:
-    store = store_of(QuotaEntity(user="alice"))
-    reported = quotas.answer(DESCRIBE, 2, body_of(ALICE), store, authorized=True)
-    assert reported == quotas.answer_batch(body_of(ALICE), store, authorized=True)
-    response, size = entity_reader(response_type(DESCRIBE, 2))(reported, 0)
-    assert (names_of(response.filter_results[0]), size) == ([["alice"]], len(reported))
 
 
 def test_100_000_filters_and_one_more() -> None:

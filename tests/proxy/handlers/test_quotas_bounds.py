@@ -15,7 +15,6 @@ from proxy.wire.primitives import MAX_STRING, MAX_TAGS, write_string, write_uvar
 from tests.support.frames import array
 from tests.support.kio_messages import decode, response_type
 from tests.support.quotas import (
-    DONE,
     VERSIONS,
     MemoryStore,
     Op,
@@ -166,21 +165,3 @@ def test_entities_keep_their_own_mistakes(version: int, code: ErrorCode) -> None
         ("invalid_request", "Ignoring duplicate entity"),
     ]
     assert store.asked == [{QuotaEntity(user=name): {PRODUCER: 5.0} for name in "uvw"}]
-
-
-def test_brokers_are_not_asked_for_what_is_not_to_be_done() -> None:
-    """To validate only, without a right, or when every entity is wrong."""
-    store = Refusing(ErrorCode.BROKER_NOT_AVAILABLE)
-    assert alter(store, (U, FIVE), validate_only=True) == [DONE]
-    [(unauthorized, _)] = alter(store, (U, FIVE), authorized=False)
-    assert unauthorized == "cluster_authorization_failed"
-    [(wrong, _)] = alter(store, (U, [(PRODUCER, 0.5)]))
-    assert wrong == "invalid_request"
-    assert store.asked == []
-
-
-def test_what_is_set_can_be_described_all_the_same() -> None:
-    store = Refusing(ErrorCode.BROKER_NOT_AVAILABLE)
-    store.quotas = {QuotaEntity(user="u"): {PRODUCER: 5.0}}
-    alter(store, (V, FIVE))
-    assert describe(store) == ["user:u"]
