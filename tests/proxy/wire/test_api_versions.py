@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from proxy.errors import BrokerFault, ClientFault
@@ -86,26 +85,14 @@ def test_an_invalid_request_is_answered_in_its_version(version: int) -> None:
     assert answer.api_keys == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "valid"),
-    [
-        ("a", True),
-        ("apache-kafka-java", True),
-        ("a..b", True),
-        ("4.1.0", True),
-        ("", False),
-        ("-a", False),
-        ("a-", False),
-        ("A_b", False),
-        ("é", False),
-        ("a\n", False),
-        ("a b", False),
-    ],
-)
-def test_valid_software_is_what_kafka_takes_for_valid(text: str, valid: bool) -> None:
+@pytest.mark.parametrize("valid", [True, False])
+def test_valid_software_is_what_kafka_takes_for_valid(valid: bool) -> None:
     """Each was asked of Kafka 4.1's ApiVersionsRequest.isValid()."""
-    assert ClientSoftware(name=text, version="1").valid is valid
-    assert ClientSoftware(name="a", version=text).valid is valid
+    good = ("a", "apache-kafka-java", "a..b", "4.1.0")
+    bad = ("", "-a", "a-", "A_b", "é", "a\n", "a b")
+    for text in good if valid else bad:
+        assert ClientSoftware(name=text, version="1").valid is valid, text
+        assert ClientSoftware(name="a", version=text).valid is valid, text
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -203,41 +190,31 @@ def test_common_versions_are_those_of_all_brokers() -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("version", "body"),
     [
-        b"",
-        b"\x00\x00\x00",
-        b"\x05ab",
-        b"\x02a\x02b",
-        b"\x02a\x02b\x01",
-        b"\x02a\x02b\x01\x00\x05x",
-        b"\xff\xff\xff\xff\xff\xff",
-        b"\xff\xff\xff\xff\x0f" + b"x" * 40_000,
-        b"\x02\xff\x02b\x00",
+        (3, b""),
+        (3, b"\x00\x00\x00"),
+        (3, b"\x05ab"),
+        (3, b"\x02a\x02b"),
+        (3, b"\x02a\x02b\x01"),
+        (3, b"\x02a\x02b\x01\x00\x05x"),
+        (3, b"\xff\xff\xff\xff\xff\xff"),
+        (3, b"\xff\xff\xff\xff\x0f" + b"x" * 40_000),
+        (3, b"\x02\xff\x02b\x00"),
+        # ids: also a byte longer than any string
+        (5, b"\x02a\x02b"),
+        (5, b"\x02a\x02b\x02c"),
+        (5, b"\x02a\x02b\x02c\0\0\0\x01"),
+        (5, b"\x02a\x02b\x00"),
+        (5, b"\x02a\x02b\x81\x80\x02" + b"k" * 32_768 + b"\0\0\0\x01\0"),
+        (5, b"\x02a\x02b\xff\xff\xff\xff\x07" + b"k" * 40_000),
+        (5, b"\x02a\x02b\x02\xff\0\0\0\x01\0"),
     ],
 )
-def test_a_malformed_request_is_the_clients_fault(body: bytes) -> None:
+def test_a_malformed_request_is_the_clients_fault(version: int, body: bytes) -> None:
     """Cut short, null names, impossible lengths, text that is not UTF-8."""
     with pytest.raises(ClientFault):
-        parse_request(3, body)
-
-
-@pytest.mark.parametrize(
-    "ids",
-    [
-        b"",
-        b"\x02c",
-        b"\x02c\0\0\0\x01",
-        b"\x00",
-        b"\x81\x80\x02" + b"k" * 32_768 + b"\0\0\0\x01\0",
-        b"\xff\xff\xff\xff\x07" + b"k" * 40_000,
-        b"\x02\xff\0\0\0\x01\0",
-    ],
-)
-def test_malformed_ids_are_the_clients_fault(ids: bytes) -> None:
-    """Cut short, a byte longer than any string, text that is not UTF-8."""
-    with pytest.raises(ClientFault):
-        parse_request(5, b"\x02a\x02b" + ids)
+        parse_request(version, body)
 
 
 @given(body=st.binary(max_size=60))
@@ -283,8 +260,3 @@ def test_a_refused_version_comes_back_in_v0() -> None:
     assert error_code == UNSUPPORTED_VERSION
     assert upstream.apis == {18: (0, 5)}
     assert parse_response(3, refusal(3, 1, INVALID_REQUEST)[4:])[0] == INVALID_REQUEST
-
-
-def test_the_v0_response_has_no_throttle_time() -> None:
-    assert load_response_schema(18, 0).__version__ == 0
-    assert len(unsupported_version(1)) == 4 + 2 + 4 + 6

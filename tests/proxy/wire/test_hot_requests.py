@@ -1,21 +1,21 @@
 """Produce and Fetch requests: walking through one gives the same result as decoding it."""
 
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i32, i64
+from kio.static.primitive import i32
 
 from proxy.wire import commit_requests, fetch_requests, produce_requests
+from proxy.wire.apis import OFFSET_COMMIT
 from proxy.wire.primitives import Malformed, write_string
 from tests.support.kio_messages import encode, request_type
-from tests.support.kio_messages.entities import item_type, make
 from tests.support.kio_messages.strict import decode
-from tests.support.messages import fetch_body, produce_body, topic_id
+from tests.support.messages import fetch_body, produce_body, request_body, topic_id
 
 NAMES = st.text(st.sampled_from("abcdé.-"), min_size=0, max_size=40)
 TOPICS = st.lists(st.tuples(NAMES, st.lists(st.integers(0, 2**31 - 1), max_size=4)), max_size=4)
@@ -70,43 +70,35 @@ def test_a_fetch_is_walked_through(version: int, topics: list[tuple[str, list[in
         ) == fetch_body(version, topics[1:], session_epoch=i32(-1), max_bytes=i32(limit))
 
 
-@pytest.mark.parametrize("version", range(3, 14))
-def test_a_produce_that_ends_early_is_malformed(version: int) -> None:
-    body = produce_body(version, [("abc", [1, 2]), ("d", [3])])
-    for end in range(len(body) - 1):  # the tags at the very end are not looked at
+@pytest.mark.parametrize(
+    ("parse", "body_of", "version"),
+    [
+        *((produce_requests.parse, produce_body, version) for version in range(3, 14)),
+        *((fetch_requests.parse, fetch_body, version) for version in range(12, 19)),
+    ],
+)
+def test_one_that_ends_early_is_malformed(
+    parse: Callable[..., object], body_of: Callable[..., bytes], version: int
+) -> None:
+    body = body_of(version, [("abc", [1, 2]), ("d", [3])])
+    for end in range(len(body) - (body_of is produce_body)):  # its last tags are not looked at
         with pytest.raises(Malformed):
-            produce_requests.parse(version, body[:end])
+            parse(version, body[:end])
 
 
-@pytest.mark.parametrize("version", range(12, 19))
-def test_a_fetch_that_ends_early_is_malformed(version: int) -> None:
-    body = fetch_body(version, [("abc", [1, 2]), ("d", [3])])
-    for end in range(len(body)):
-        with pytest.raises(Malformed):
-            fetch_requests.parse(version, body[:end])
+REPLICA = {"replica_id": 4, "replica_epoch": 1}
 
 
-@pytest.mark.parametrize("version", range(4, 15))
+@pytest.mark.parametrize("version", range(4, 19))
 def test_a_replica_is_seen(version: int) -> None:
-    body = fetch_body(version, [("a", [0])], replica_id=BrokerId(4))
-    assert fetch_requests.parse(version, body).replica_id == 4
-
-
-@pytest.mark.parametrize("version", [15, 16, 17, 18])
-def test_a_replica_is_seen_in_its_tag(version: int) -> None:
-    state = type(request_type(1, version).__dataclass_fields__["replica_state"].default)
-    body = fetch_body(
-        version, [("a", [0])], replica_state=state(replica_id=BrokerId(4), replica_epoch=i64(1))
-    )
+    """From v15 on in a tag."""
+    body = fetch_body(version, [("a", [0])], replica_id=4, replica_state=REPLICA)
     assert fetch_requests.parse(version, body).replica_id == 4
 
 
 def test_a_tag_that_claims_another_size_than_kafka_reads_is_malformed() -> None:
     """Kafka reads a tag that it knows by its content: what follows a lie, two read differently."""
-    state = type(request_type(1, 17).__dataclass_fields__["replica_state"].default)
-    body = fetch_body(
-        17, [("a", [0])], replica_state=state(replica_id=BrokerId(4), replica_epoch=i64(1))
-    )
+    body = fetch_body(17, [("a", [0])], replica_state=REPLICA)
     at = body.rindex(b"\x01\x0d")
     for size in (0, 5, 12, 14):
         lie = body[:at] + bytes([1, size]) + body[at + 2 :] + bytes(2)
@@ -144,20 +136,10 @@ def test_records_of_a_transaction_are_known(attributes: int, transactional: bool
     assert topic.transactional is transactional
 
 
-def plain_fetch(version: int, body: bytes) -> fetch_requests.PlainFetch | None:
+def seen(walk: Callable[..., Any], version: int, body: bytes) -> Any:
     """Return what the walk sees of it, whatever bytes follow."""
     found = [
-        fetch_requests.plain(version, b"\0" + body + behind, 0, 1 + len(body))
-        for behind in (b"", bytes(200), b"\1" * 200)
-    ]
-    assert found == found[:1] * 3
-    return found[0]
-
-
-def plain_produce(version: int, body: bytes) -> list[bytes] | None:
-    """Return what the walk sees of it, whatever bytes follow."""
-    found = [
-        produce_requests.plain_topics(version, b"\0" + body + behind, 0, 1 + len(body))
+        walk(version, b"\0" + body + behind, 0, 1 + len(body))
         for behind in (b"", bytes(200), b"\1" * 200)
     ]
     assert found == found[:1] * 3
@@ -199,10 +181,10 @@ def test_a_plain_fetch_is_what_the_whole_message_says(
     """Whatever bytes a client sends: the quick look agrees with the whole one, or gives up."""
     body = bytearray(fetch_body(version, topics))
     if not changes:
-        assert plain_fetch(version, bytes(body)) is not None
+        assert seen(fetch_requests.plain, version, bytes(body)) is not None
     for at, byte in changes:
         body[at % len(body)] = byte
-    plain = plain_fetch(version, bytes(body))
+    plain = seen(fetch_requests.plain, version, bytes(body))
     if plain is None or (version < 13 and not all(map(is_text, plain.topics))):
         return  # invalid text is never allowed
     message: Any = decode(request_type(1, version), bytes(body))
@@ -231,10 +213,10 @@ def test_a_plain_produce_is_what_the_whole_message_says(
 ) -> None:
     body = bytearray(produce_body(version, topics))
     if not changes:
-        assert plain_produce(version, bytes(body)) is not None
+        assert seen(produce_requests.plain_topics, version, bytes(body)) is not None
     for at, byte in changes:
         body[at % len(body)] = byte
-    plain = plain_produce(version, bytes(body))
+    plain = seen(produce_requests.plain_topics, version, bytes(body))
     if plain is None or (version < 13 and not all(map(is_name, plain))):
         return
     request = produce_requests.parse(version, bytes(body))
@@ -252,7 +234,7 @@ def test_a_produce_of_hundreds_of_partitions_is_not_plain() -> None:
     for more, is_plain in ((0, True), (1, False)):
         topics = [(f"t{number}", list(range(each))) for number in range(3)]
         topics.append(("last", list(range(each + more))))
-        plain = plain_produce(12, produce_body(12, topics))
+        plain = seen(produce_requests.plain_topics, 12, produce_body(12, topics))
         assert (plain is not None) is is_plain
 
 
@@ -263,48 +245,39 @@ def test_the_numbers_of_a_commit_are_nothing_else(
     version: int, topics: list[tuple[str, list[int]]], changes: list[tuple[int, int]]
 ) -> None:
     """Whatever bytes a client sends: what is passed over says nothing that matters."""
-    schema = request_type(8, version)
-    entry = item_type(schema, "topics")
-    partition = item_type(entry, "partitions")
+    numbers = {"committed_offset": 9, "committed_leader_epoch": 2}
+    entries = [
+        {
+            "name": name,
+            "topic_id": topic_id(name),
+            "partitions": [
+                {"partition_index": index, "committed_metadata": name} | numbers
+                for index in partitions
+            ],
+        }
+        for name, partitions in topics
+    ]
     body = bytearray(
-        encode(
-            make(
-                schema,
-                group_id="group",
-                member_id="member",
-                generation_id_or_member_epoch=i32(3),
-                topics=tuple(
-                    make(
-                        entry,
-                        name=TopicName(name),
-                        topic_id=topic_id(name),
-                        partitions=tuple(
-                            make(
-                                partition,
-                                partition_index=i32(index),
-                                committed_offset=i64(9),
-                                committed_leader_epoch=i32(2),
-                                committed_metadata=name,
-                            )
-                            for index in partitions
-                        ),
-                    )
-                    for name, partitions in topics
-                ),
-            )
+        request_body(
+            OFFSET_COMMIT,
+            version,
+            group_id="group",
+            member_id="member",
+            generation_id_or_member_epoch=3,
+            topics=entries,
         )
     )
-    whole = commit_requests.numbers(version, b"\0" + bytes(body), 0, 1 + len(body))
+    whole = seen(commit_requests.numbers, version, bytes(body))
     if not changes:
         assert whole is not None
         assert len(whole) == sum(len(partitions) for _, partitions in topics)
     for at, byte in changes:
         body[at % len(body)] = byte
-    found = commit_requests.numbers(version, b"\0" + bytes(body), 0, 1 + len(body))
+    found = seen(commit_requests.numbers, version, bytes(body))
     if found is None:
         return
     try:
-        message = decode(schema, bytes(body))
+        message = decode(request_type(OFFSET_COMMIT, version), bytes(body))
     except Malformed:
         return  # invalid text
     for start, end in found:

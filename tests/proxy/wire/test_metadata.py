@@ -16,10 +16,12 @@ from proxy.wire.metadata import (
     LOWEST_VERSION,
     MAX_BROKERS,
     BrokerAddress,
+    MetadataTopics,
     parse_response,
     write_request,
 )
-from tests.support.messages import written
+from tests.support.kio_messages import response_type
+from tests.support.messages import large, written
 from tests.support.responses import encode, responses
 
 VERSIONS = range(LOWEST_VERSION, HIGHEST_VERSION + 1)
@@ -98,6 +100,17 @@ def test_a_broker_that_cannot_be_is_refused(
 def test_garbage_is_the_brokers_fault(version: int, body: bytes) -> None:
     with suppress(BrokerFault):
         assert all(broker_id >= 0 for broker_id in parse_response(version, body).brokers)
+
+
+@pytest.mark.parametrize("version", range(HIGHEST_VERSION + 1))
+def test_partitions_are_counted(version: int) -> None:
+    """They are read past everything else."""
+    whole = large(response_type(3, version))
+    (topic, *_), (partition, *_) = whole.topics, whole.topics[0].partitions
+    counts = [0, 1, 300]
+    topics = tuple(replace(topic, partitions=(partition,) * count) for count in counts)
+    found = MetadataTopics(version, written(replace(whole, topics=topics)))
+    assert [found.partition_count(place) for place in range(3)] == counts
 
 
 @settings(max_examples=1, deadline=None)
