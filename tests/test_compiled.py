@@ -35,7 +35,6 @@ SUITES = (
     "proxy/connection/test_relayed_logins.py",
     "proxy/connection/test_request_time.py",
     "proxy/connection/test_throttling.py",
-    "proxy/connection/test_turn_taking.py",
     "proxy/connection/test_upstream_login*.py",
     "proxy/net/test_relay.py",
     "proxy/net/test_tls_handshake.py",

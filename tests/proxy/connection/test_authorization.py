@@ -80,16 +80,20 @@ class TestProduce:
 
     @pytest.mark.parametrize(
         ("frame", "line"),
-        [(produce, "Produce v9"), (describe, "DescribeGroups v5"), (fetch, "Fetch v13")],
+        [
+            (lambda number: produce(number, "other"), "Produce v9"),
+            (lambda number: describe(number, "other"), "DescribeGroups v5"),
+            (lambda number: fetch(number, READ_ID, epoch=-1), "Fetch v13"),
+        ],
     )
     def test_an_auditing_authority_is_asked_each_time(
-        self, frame: Callable[..., bytes], line: str
+        self, frame: Callable[[int], bytes], line: str
     ) -> None:
         guarded = Guarded(known={READ_ID.bytes: "read"})
         guarded.rights = Auditing()
         guarded.play.connection.authorization.rights_changed(guarded.rights)  # type: ignore[union-attr]
         for number in range(1, 4):
-            guarded.play.client(frame(number, READ_ID if frame is fetch else "other"))
+            guarded.play.client(frame(number))
         assert len(guarded.rights.denials) == 3
         assert guarded.play.take().count(f"to broker: {line} #3") == 1
 

@@ -182,17 +182,6 @@ def test_every_single_cut_of_a_whole_life() -> None:
         assert play.to_client == expected.to_client
 
 
-def test_byte_by_byte() -> None:
-    traffic = traffic_of([*KINDS, *KINDS], [0, 50])
-    expected = whole(traffic, everything())
-    play = logged_in()
-    for byte in b"".join(traffic.requests):
-        play.client(bytes([byte]))
-    for byte in b"".join(traffic.responses):
-        play.broker(bytes([byte]))
-    assert play.to_client == expected.to_client
-
-
 def test_raw_tokens_cut_anywhere() -> None:
     life = handshake(1, OAUTHBEARER, 0) + sized(bearer())
     for cut in range(1, len(life)):
