@@ -1,6 +1,5 @@
 """Refusals on the cluster, and configurations of unknown types."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +11,8 @@ from proxy.handlers import scram_users
 from proxy.wire.apis import SCRAM_APIS
 from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import EVERYTHING, Rights, inquiry, judged, received, sent
-from tests.support.kio_messages import encode, request_type, response_type
-from tests.support.messages import large, small
-
-
-def refused(api_key: int, version: int) -> Any:
-    request = large(request_type(api_key, version))
-    return received(judged(GUARDS[api_key], request), request)
+from tests.support.kio_messages import encode, request_type
+from tests.support.messages import large, request, response, small
 
 
 @pytest.mark.parametrize("api_key", sorted(SCRAM_APIS))
@@ -45,49 +39,28 @@ TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 Resource = tuple[int, str]
 
 
-def right(api_key: int) -> Operation:
-    return Operation.DESCRIBE_CONFIGS if api_key == DESCRIBE else Operation.ALTER_CONFIGS
-
-
-def results_field(api_key: int) -> str:
-    return "results" if api_key == DESCRIBE else "responses"
-
-
 def asking(api_key: int, version: int, *resources: Resource) -> Any:
-    filled = large(request_type(api_key, version))
-    one = filled.resources[0]
-    return replace(
-        filled,
-        resources=tuple(
-            replace(one, resource_type=kind, resource_name=name) for kind, name in resources
-        ),
-    )
+    listed = [{"resource_type": kind, "resource_name": name} for kind, name in resources]
+    return request(api_key, version, resources=listed)
 
 
 def answering(api_key: int, version: int, *resources: Resource) -> Any:
-    filled = large(response_type(api_key, version))
-    one = getattr(filled, results_field(api_key))[0]
-    results = tuple(
-        replace(one, resource_type=kind, resource_name=name, error_code=ErrorCode.NONE)
-        for kind, name in resources
-    )
-    return replace(filled, **{results_field(api_key): results})
+    results = [{"resource_type": kind, "resource_name": name} for kind, name in resources]
+    return response(api_key, version, responses=results)
 
 
-def outcome(api_key: int, response: Any) -> list[tuple[int, str, ErrorCode]]:
-    return [
-        (result.resource_type, result.resource_name, result.error_code)
-        for result in getattr(response, results_field(api_key))
-    ]
+def outcome(found: Any) -> list[tuple[int, str, ErrorCode]]:
+    results = found.results if hasattr(found, "results") else found.responses
+    return [(one.resource_type, one.resource_name, one.error_code) for one in results]
 
 
 @pytest.mark.parametrize("version", [1, 4])
 def test_one_unknown_type_fails_a_description_as_a_whole(version: int) -> None:
     """As in Kafka: the permission that a later Kafka requires is unknown."""
-    request = asking(DESCRIBE, version, (TOPIC, "t"), (64, "u"))
-    judgement = judged(GUARDS[DESCRIBE], request, EVERYTHING)
+    asked = asking(DESCRIBE, version, (TOPIC, "t"), (64, "u"))
+    judgement = judged(GUARDS[DESCRIBE], asked, EVERYTHING)
     assert isinstance(judgement, Answer)
-    assert outcome(DESCRIBE, received(judgement, request)) == [
+    assert outcome(received(judgement, asked)) == [
         (TOPIC, "t", ErrorCode.INVALID_REQUEST),
         (64, "u", ErrorCode.INVALID_REQUEST),
     ]
@@ -100,11 +73,11 @@ def test_one_unknown_type_fails_a_description_as_a_whole(version: int) -> None:
 def test_an_unknown_type_is_not_forwarded_for_anybody(
     api_key: int, version: int, kind: int
 ) -> None:
-    request = asking(api_key, version, (kind, "u"), (TOPIC, "t"))
-    judgement = judged(GUARDS[api_key], request, EVERYTHING)
-    assert sent(judgement, request) == asking(api_key, version, (TOPIC, "t"))
-    response = received(judgement, request, answering(api_key, version, (TOPIC, "t")))
-    assert outcome(api_key, response) == [
+    asked = asking(api_key, version, (kind, "u"), (TOPIC, "t"))
+    judgement = judged(GUARDS[api_key], asked, EVERYTHING)
+    assert sent(judgement, asked) == asking(api_key, version, (TOPIC, "t"))
+    answered = received(judgement, asked, answering(api_key, version, (TOPIC, "t")))
+    assert outcome(answered) == [
         (kind, "u", ErrorCode.INVALID_REQUEST),
         (TOPIC, "t", ErrorCode.NONE),
     ]

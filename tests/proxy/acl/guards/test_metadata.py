@@ -1,6 +1,5 @@
 """Metadata and DescribeTopicPartitions: missing topics, ids, and pages that reveal nothing."""
 
-import uuid
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,6 @@ from proxy.acl.decision import (
     Change,
     Inquiry,
     Judgement,
-    TopicsUnknown,
     TopicsUnlisted,
 )
 from proxy.acl.guards import GUARDS
@@ -81,12 +79,6 @@ class TestEveryVersion:
 
 
 class TestIds:
-    def test_names_are_asked_for_all_at_once(self) -> None:
-        other = uuid.UUID(int=2)
-        with pytest.raises(TopicsUnknown) as unknown:
-            judged(metadata, asking(12, ids=(ID, other)), EVERYTHING)
-        assert unknown.value.ids == {ID.bytes, other.bytes}
-
     def test_a_version_without_them_refuses_them(self) -> None:
         request = asking(10, ids=(ID,))
         response = received(judged(metadata, request, EVERYTHING, {ID.bytes: "a"}), request)

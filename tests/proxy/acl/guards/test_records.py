@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from proxy.acl.decision import FORWARD, Change, TopicsUnknown
+from proxy.acl.decision import FORWARD, Change
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
 from proxy.wire.error_codes import ErrorCode
@@ -89,20 +89,6 @@ def test_where_the_errors_of_a_fetch_stand(
     (denied,) = received(judgement, asked, fetched(1)).responses
     assert denied.partitions[0].error_code == fetch_error
     assert denied.partitions[0].acknowledge_error_code == acknowledge_error
-
-
-@pytest.mark.parametrize("api_key", [78, 79])
-def test_a_session_error_stands_alone(api_key: int) -> None:
-    asked = asking(api_key, 1, SECRET)
-    failed = response(api_key, 1, error_code=ErrorCode.SHARE_SESSION_NOT_FOUND)
-    assert received(judged(GUARDS[api_key], asked, READS, NAMES), asked, failed) == failed
-
-
-@pytest.mark.parametrize("api_key", [78, 79])
-def test_ids_are_looked_up_all_at_once(api_key: int) -> None:
-    with pytest.raises(TopicsUnknown) as unknown:
-        judged(GUARDS[api_key], asking(api_key, 1, A, SECRET), READS, {})
-    assert unknown.value.ids == {A.bytes, SECRET.bytes}
 
 
 @pytest.mark.parametrize("api_key", [78, 79])
