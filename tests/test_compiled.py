@@ -27,7 +27,6 @@ SUITES = (
     "proxy/connection/test_connection_pressure.py",
     "proxy/connection/test_connection_sessions.py",
     "proxy/connection/test_connection_splits.py",
-    "proxy/connection/test_connection_without_sasl.py",
     "proxy/connection/test_frames.py",
     "proxy/connection/test_latency.py",
     "proxy/connection/test_long_work.py",

@@ -9,8 +9,11 @@ import pytest
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection, finishing
 from proxy.connection.fingerprints import MAX_FINGERPRINTED_BYTES
-from proxy.connection.life import HELD_OPEN, NEXT, Input, Life, next_life
+from proxy.connection.interfaces import AuthorizedConnection, NoAuthorizer
+from proxy.connection.life import HELD_OPEN, NEXT, Input, Life
 from proxy.wire.api_versions import BrokerIdentity
+from sasl.identity import Identity
+from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from sasl.states import Enforcement
 from tests.support.frames import (
     api_versions,
@@ -32,7 +35,6 @@ from tests.support.playbook import (
     SCRAM,
     Playbook,
     everything,
-    log_in,
     log_in_by_scram,
     logged_in,
     refused,
@@ -143,21 +145,11 @@ class TestApiVersions:
         play.client(handshake(1, SCRAM), api_versions(2, 3))
         assert play.take()[1:] == refused("illegal_state", "to client: #2 versions error 34")
 
-    @pytest.mark.parametrize(
-        ("frame", "error"),
-        [
-            (meaning(1, "c", 1), 0),
-            (meaning(1, None, -1), 0),
-            (meaning(1, "c", -1), 42),
-            (meaning(1, None, 1), 42),
-            # Kafka looks at the software before the ids
-            (request(18, 5, 1, b"\x02?\x02?\x02x\0\0\0\x05\0"), 42),
-        ],
-    )
-    def test_names_a_broker_by_both_ids_or_by_none(self, frame: bytes, error: int) -> None:
+    def test_with_a_name_that_is_none_says_so_first(self) -> None:
+        """As Kafka, which looks at the software before the ids."""
         play = Playbook(offer=IDENTIFIED)
-        play.client(frame)
-        assert play.take() == [f"to client: #1 versions error {error}"]
+        play.client(request(18, 5, 1, b"\x02?\x02?\x02x\0\0\0\x05\0"))
+        assert play.take() == ["to client: #1 versions error 42"]
 
     @pytest.mark.parametrize(("cluster_id", "node_id"), ELSEWHERE)
     def test_tells_who_means_another_broker(self, cluster_id: str, node_id: int) -> None:
@@ -275,14 +267,6 @@ class TestTheBroker:
         assert play.take() == ["closed broker_fault", "close"]
 
 
-def test_a_mistake_of_the_proxy_closes() -> None:
-    play = logged_in()
-    play.call(finishing(CloseReason.INTERNAL_ERROR))
-    assert play.take() == ["closed internal_error", "close"]
-    log_in(play)
-    assert play.take() == []
-
-
 # Frames that begin like one that passed are forwarded at a first look: what else must they be?
 
 
@@ -333,15 +317,6 @@ def test_a_connection_only_moves_towards_its_end() -> None:
     assert all(life <= after for (life, _), after in NEXT.items())
     assert {after for (_, event), after in NEXT.items() if event == Input.CLOSE} == {Life.CLOSED}
     assert {life for life, _ in HELD_OPEN} == {Life.FINISHING, Life.DRAINING, Life.ENDING}
-
-
-@pytest.mark.parametrize(
-    ("life", "event"),
-    [(Life.ENDING, Input.END), (Life.CLOSED, Input.CLOSE), (Life.CLOSED, Input.DRAIN)],
-)
-def test_an_input_that_is_not_in_the_table_is_illegal(life: int, event: int) -> None:
-    with pytest.raises(AssertionError, match=f"input {event} in state {life}"):
-        next_life(life, event)
 
 
 ENDS = pytest.mark.parametrize(
@@ -472,3 +447,127 @@ def test_nothing_follows_a_frame_that_will_not_be_whole(acks: int) -> None:
     play.take()
     play.broker(response(2))
     assert play.take() == ["to client: #2", "closed client_closed", "close"]
+
+
+# Clients that are known without SASL: nothing ends, nothing is renewed. Kafka answers the same:
+# tests/kafka/test_without_sasl.py
+
+
+ALICE = "User:CN=alice,O=Acme"
+YEAR = 365 * 24 * 3600.0
+
+
+def admitted(play: Playbook | None = None) -> Playbook:
+    play = play or Playbook()
+    play.call(lambda connection, now: connection.admit(Identity(ALICE), now))
+    assert play.take() == [f"authenticated {ALICE}"]
+    return play
+
+
+def test_the_first_request_that_is_forwarded_opens_the_way_to_the_broker() -> None:
+    """A client that sends nothing, or only what the proxy answers, costs the broker nothing."""
+    play = admitted()
+    play.client(api_versions(1, 3), api_versions(2))
+    assert play.take() == ["to client: #1 versions error 0", "to client: #2 versions error 0"]
+    play.client(metadata(3), produce(4))
+    assert play.take() == ["connect", "to broker: Metadata v12 #3", "to broker: Produce v9 #4"]
+    play.broker(response(3, b"m"), response(4, b"p"))
+    assert play.take() == ["to client: #3 m<rewritten>", "to client: #4 p"]
+
+
+def test_there_is_nothing_to_log_in_to() -> None:
+    """KIP-368: without a session that ends, a SaslHandshake begins nothing."""
+    play = admitted()
+    play.client(handshake(1, OAUTHBEARER), authenticate(2, bearer()), handshake(3, "GSSAPI", 0))
+    assert play.take() == [
+        "to client: #1 handshake error 34",
+        "to client: #2 token error 34 lifetime 0",
+        "to client: #3 handshake error 34",
+    ]
+    assert play.session.principal == ALICE
+    play.client(metadata(4))
+    assert play.take() == ["connect", "to broker: Metadata v12 #4"]
+
+
+@pytest.mark.parametrize(
+    "cut_short",
+    [
+        request(SASL_HANDSHAKE, 1, 1, b"\0\x20SCRAM"),
+        request(SASL_AUTHENTICATE, 1, 1, b"\0\0\0\x20n,,"),
+    ],
+)
+def test_what_does_not_parse_is_closed_not_refused(cut_short: bytes) -> None:
+    """As in Kafka; it is not counted as a failed authentication: this listener has no SASL."""
+    play = admitted()
+    play.client(cut_short)
+    assert play.take() == ["closed malformed_frame", "close"]
+
+
+def test_a_connection_that_is_used_never_ends() -> None:
+    play = admitted()
+    for _ in range(3):
+        play.now += YEAR
+        play.client(metadata(1))
+        play.broker(response(1))
+        play.call(Connection.timer)
+    assert [line for line in play.take() if "clos" in line or "expired" in line] == []
+    assert play.session.deadline is None
+    assert play.session.session_lifetime_ms == 0
+    assert not play.connection.session.may_begin_reauthentication(play.now)
+
+
+def test_silence_ends_it_as_any_other() -> None:
+    """And not what bounds the time to authenticate."""
+    play = admitted()
+    deadline = play.connection.next_deadline()
+    assert deadline == play.now + play.rules.max_idle
+    play.wait_for(deadline)
+    assert play.take() == ["closed idle", "close"]
+
+
+def test_until_it_is_admitted_nothing_passes() -> None:
+    """A TLS handshake under way: what an attacker sends meanwhile is not answered by the broker."""
+    play = Playbook()
+    play.client(metadata(1))
+    assert play.take() == ["closed illegal_state", "close"]
+
+
+@pytest.mark.parametrize("super_users", [(), (ALICE,)])
+def test_rights_are_asked_for_by_the_principal(super_users: tuple[str, ...]) -> None:
+    asked: list[str] = []
+
+    class Rights(NoAuthorizer):
+        def admit(self, _connection: AuthorizedConnection, identity: Identity) -> None:
+            asked.append(identity.principal)
+
+    play = admitted(Playbook(rights=Rights(super_users)))
+    assert asked == [ALICE]
+    play.call(Connection.rights_changed)
+    assert asked == [ALICE, ALICE]
+    assert play.connection.principal == ALICE
+
+
+def test_a_session_ends_with_its_certificate_after_the_requests_under_way() -> None:
+    play = Playbook()
+    ends_at = play.now + 100
+    play.call(lambda connection, now: connection.admit(Identity(ALICE), now, ends_at))
+    assert play.wakes_at == ends_at
+    play.client(metadata(1))
+    assert play.connection.next_deadline() == ends_at
+    play.take()
+    play.wait_for(ends_at)
+    play.client(metadata(2))
+    play.broker(response(1, b"m"))
+    assert play.take() == ["to client: #1 m<rewritten>", "closed certificate_expired", "close"]
+
+
+def test_a_connection_ends_at_its_maximum_age_or_up_to_a_tenth_before() -> None:
+    play = Playbook()
+    object.__setattr__(play.rules, "max_age", 100.0)
+    play.open(play.rules)
+    admitted(play)
+    began, deadline = play.now, play.connection.next_deadline()
+    assert deadline is not None
+    assert began + 90 <= deadline <= began + 100
+    play.wait_for(deadline)
+    assert play.take() == ["closed max_age", "close"]

@@ -36,7 +36,7 @@ def handshaken() -> Playbook:
 
 
 def owing_a_raw_token() -> Playbook:
-    """What it sends is a token, whatever it looks like."""
+    """Each frame is a token, whatever it looks like."""
     play = Playbook()
     play.client(handshake(1, SCRAM, 0))
     return play

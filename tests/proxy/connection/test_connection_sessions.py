@@ -83,13 +83,20 @@ def test_a_lifetime_is_never_rounded_to_0() -> None:
     assert play.session.deadline == play.now + 0.001
 
 
-def test_a_password_without_max_reauth_never_expires() -> None:
-    play = Playbook(max_reauth_ms=0)
+@pytest.mark.parametrize(("enforcement", "max_reauth_ms"), [(ENFORCE, 0), (OBSERVE, HOUR_MS)])
+def test_a_password_has_no_end_of_its_own(enforcement: Enforcement, max_reauth_ms: int) -> None:
+    play = Playbook(enforcement=enforcement, max_reauth_ms=max_reauth_ms)
     log_in_by_scram(play, version=1)
     assert play.take()[2] == "to client: #3 token error 0 lifetime 0"
     play.now += 10 * 365 * 86_400.0
-    play.client(fetch(4))
-    assert play.take()[-1] == "to broker: Fetch v12 #4"
+    play.client(fetch(4), handshake(5, SCRAM))
+    play.broker(response(4))
+    assert play.take() == [
+        "connect",
+        "to broker: Fetch v12 #4",
+        "to client: #4",
+        f"to client: #5 {ILLEGAL}",
+    ]
 
 
 class TestOwnDelay:
@@ -372,20 +379,6 @@ class TestExpiry:
             "to client: #3 handshake error 0",
             "to client: #4 token error 0 lifetime 600000",
             "authenticated User:alice again (1)",
-        ]
-
-    def test_a_password_under_observation_has_no_end(self) -> None:
-        play = Playbook(enforcement=OBSERVE)
-        log_in_by_scram(play, version=1)
-        play.take()
-        play.now += 10_000_000.0
-        play.client(fetch(4), handshake(5, SCRAM))
-        play.broker(response(4))
-        assert play.take() == [
-            "connect",
-            "to broker: Fetch v12 #4",
-            "to client: #4",
-            f"to client: #5 {ILLEGAL}",
         ]
 
 

@@ -198,13 +198,6 @@ class TestWhatCounts:
         limited.ask(request_.__api_key__, request_.__version__, request_)
         assert limited.tokens == pytest.approx(BURST - counted)
 
-    def test_nothing_is_made_by_asking(self) -> None:
-        limited = Limited()
-        limited.create(("a", 1))
-        (key, asked), _ = limited.broker.asked
-        assert key == METADATA
-        assert asked.allow_auto_topic_creation is False
-
 
 class TestAmongOtherRequests:
     def test_others_wait_their_turn_and_are_not_touched(self) -> None:

@@ -14,7 +14,7 @@ from proxy.wire.throttle_times import place
 from tests.support.authorization import LITTLE, Judge, describe, group
 from tests.support.frames import api_versions, fetch, metadata, produce, request
 from tests.support.kio_messages import encode, request_type
-from tests.support.messages import large, small
+from tests.support.messages import large, request_body
 from tests.support.playbook import Playbook, everything, logged_in
 from tests.support.quotas import ALICE, PLAIN, PRODUCER, Quoted, answer, fetched
 
@@ -49,7 +49,7 @@ def asking(api_key: int, version: int) -> bytes:
 
 
 def heartbeat(correlation_id: int) -> bytes:
-    return request(HEARTBEAT, 4, correlation_id, encode(small(request_type(HEARTBEAT, 4))))
+    return request(HEARTBEAT, 4, correlation_id, request_body(HEARTBEAT, 4))
 
 
 def announced_ms(play: Playbook) -> int | None:

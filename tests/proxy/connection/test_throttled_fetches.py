@@ -15,7 +15,7 @@ from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import Judge, topic
 from tests.support.frames import fetch, metadata, request, response
 from tests.support.kio_messages import decode, encode, request_type, response_type
-from tests.support.messages import large, small
+from tests.support.messages import fetch_body, large, request_body
 from tests.support.playbook import Playbook, everything, logged_in
 from tests.support.quotas import ALICE, CONSUMER, PLAIN, RATE, Quoted, answer, fetched
 
@@ -94,9 +94,8 @@ class TestWhatTheBrokerIsAskedFor:
     def test_of_others_is_bounded_as_well(
         self, api_key: int, version: int, rights: Judge | None
     ) -> None:
-        whole = small(request_type(api_key, version))
         sent, bounded = (
-            request(api_key, version, 3, encode(replace(whole, max_bytes=i32(most))))
+            request(api_key, version, 3, request_body(api_key, version, max_bytes=most))
             for most in (50_000_000, WINDOW)
         )
         play = Quoted({CONSUMER: RATE}, rights=rights).play
@@ -149,8 +148,8 @@ class TestOverTheQuota:
     ) -> None:
         """On whichever connection, as in Kafka: or each new one would be worth a Fetch."""
         play = another(self.exceeded(), rewritten=rewritten)
-        body = replace(small(request_type(api_key, version)), max_bytes=i32(50_000_000))
-        play.client(request(api_key, version, 3, encode(body)))
+        body = request_body(api_key, version, max_bytes=50_000_000)
+        play.client(request(api_key, version, 3, body))
         play.broker(filled(3, api_key, version, size), b"")
         reported = play.received[-1].removesuffix(b"<rewritten>")
         assert len(reported) < 30
@@ -167,7 +166,7 @@ class TestOverTheQuota:
     ) -> None:
         """It would count them as failed, because no later response corrects it."""
         play = another(self.exceeded(), rewritten=rewritten)
-        play.client(request(SHARE_FETCH, 1, 3, encode(small(request_type(SHARE_FETCH, 1)))))
+        play.client(request(SHARE_FETCH, 1, 3, request_body(SHARE_FETCH, 1)))
         whole = large(response_type(SHARE_FETCH, 1))
         sent = response(3, b"\0" + encode(whole))
         for at in range(0, len(sent), pieces):
@@ -186,13 +185,11 @@ class TestOverTheQuota:
     def test_what_is_left_out_begins_no_session_at_the_broker(self, version: int) -> None:
         """The client asks for everything again: each time would leave one behind."""
         play = another(self.exceeded())
-        whole = small(request_type(FETCH, version))
         sent, lean = (
-            request(FETCH, version, 3, encode(replace(whole, **more)))
-            for more in (
-                {"session_epoch": i32(0), "max_bytes": i32(50_000_000)},
-                {"session_epoch": i32(-1), "max_bytes": i32(1)},
+            request(
+                FETCH, version, 3, request_body(FETCH, version, session_epoch=epoch, max_bytes=most)
             )
+            for epoch, most in ((0, 50_000_000), (-1, 1))
         )
         for at in range(len(sent)):
             play.client(sent[at : at + 1])
@@ -233,19 +230,11 @@ class TestOverTheQuota:
     @pytest.mark.parametrize("allowed", [1, 2])
     def test_a_fetch_that_was_authorized_is_answered_so_as_well(self, allowed: int) -> None:
         """The same if all of it was allowed and if the response lists denied topics."""
-        sent = large(request_type(FETCH, 12))
-        topics = (replace(sent.topics[0], topic="mine"), replace(sent.topics[1], topic="theirs"))
         rights = Judge(topic(Operation.READ, *("mine", "theirs")[:allowed]))
         play = another(self.exceeded(), rights=rights)
-        asks = replace(
-            sent,
-            topics=topics,
-            replica_id=BrokerId(-1),
-            session_id=i32(0),
-            session_epoch=i32(0),
-            forgotten_topics_data=(),
-        )
-        play.client(request(FETCH, 12, 3, encode(asks)))
+        topics = [("mine", [0]), ("theirs", [0])]
+        body = fetch_body(12, topics, session_id=0, session_epoch=0, max_bytes=50_000_000)
+        play.client(request(FETCH, 12, 3, body))
         whole = replace(large(response_type(FETCH, 12)), error_code=ErrorCode.NONE)
         play.broker(response(3, b"\0" + encode(whole)))
         reported = decode(response_type(FETCH, 12), play.received[-1], 5)
@@ -285,7 +274,7 @@ class TestOverTheQuota:
     def test_a_share_group_counts_as_well(self) -> None:
         quoted = Quoted({CONSUMER: RATE})
         play = quoted.play
-        play.client(request(SHARE_FETCH, 1, 3, encode(small(request_type(SHARE_FETCH, 1)))))
+        play.client(request(SHARE_FETCH, 1, 3, request_body(SHARE_FETCH, 1)))
         play.broker(filled(3, SHARE_FETCH, 1, 15_000))
         held_ms = round((play.wakes_at - play.now) * 1_000)
         assert int.from_bytes(play.received[-1][5:9]) == held_ms > 4_900
@@ -309,6 +298,6 @@ def test_what_is_denied_as_a_whole_counts_as_well(api_key: int, version: int) ->
 
 def test_a_share_group_without_a_quota_passes_as_it_came() -> None:
     play = Quoted({}).play
-    play.client(request(SHARE_FETCH, 1, 3, encode(small(request_type(SHARE_FETCH, 1)))))
+    play.client(request(SHARE_FETCH, 1, 3, request_body(SHARE_FETCH, 1)))
     play.broker(answer(SHARE_FETCH, 1, 3))
     assert play.received[-1] == answer(SHARE_FETCH, 1, 3)[4:]

@@ -89,13 +89,6 @@ class TestAProducer:
         assert play.take() == ["connect", "to broker: Produce v9 #3"]
         assert bytes(play.to_broker) == frame
 
-    def test_has_its_response_rewritten_as_well(self) -> None:
-        quoted = Quoted({PRODUCER: RATE}, rewritten=frozenset({PRODUCE}))
-        quoted.play.client(produce(3, records=b"r" * 12_000))
-        quoted.play.broker(answer(PRODUCE, 9, 3))
-        assert quoted.throttle_time_ms > 1_900
-        assert quoted.play.received[-1].endswith(b"<rewritten>")
-
     def test_what_was_read_with_it_waits(self) -> None:
         """Of one read: an API that the proxy answers itself, behind the frame that is too much."""
         quoted = Quoted({PRODUCER: RATE})
