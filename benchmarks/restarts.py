@@ -50,7 +50,7 @@ def _measured(directory: Path, options: argparse.Namespace) -> tuple[Table, bool
         gateway = Gateway(directory, options.workers, cluster)
         gateway.start()
         try:
-            gateway.until_ready()
+            gateway.until_up()
             ports = [gateway.port, *gateway.broker_ports, gateway.http_port]
             with (
                 Connecting(ports) as connecting,

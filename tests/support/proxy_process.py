@@ -131,6 +131,12 @@ class Serving:
         """Do not replace hanging processes."""
         self.program = ["-c", REPLACES_NOBODY]
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
@@ -165,13 +171,30 @@ class Serving:
             with error:
                 return error.code, error.read().decode()
 
-    def workers_up(self) -> list[bool]:
-        """Which workers answer the HTTP process."""
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that carry these labels."""
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(self.get("/metrics")[1])
+            for sample in family.samples
+            if sample.name == f"kafka_reauth_proxy_{name}"
+            and labels.items() <= sample.labels.items()
+        )
+
+    def reasons(self) -> list[str]:
+        """Why each worker is not ready; empty if the HTTP process does not answer."""
         with suppress(URLError, ConnectionError):
             _, body = self.get("/readyz")
-            reasons = [" ".join(one["reasons"]) for one in json.loads(body)["workers"]]
-            return ["gone" not in text and "answer" not in text for text in reasons]
+            return ["; ".join(one["reasons"]) for one in json.loads(body)["workers"]]
         return []
+
+    def workers_up(self) -> list[bool]:
+        """Which workers answer the HTTP process."""
+        return ["gone" not in text and "answer" not in text for text in self.reasons()]
+
+    def until_up(self) -> None:
+        """Wait until every worker answers the HTTP process."""
+        eventually(lambda: bool(up := self.workers_up()) and all(up), "workers answer")
 
     def handshake_error(self) -> int | None:
         """Error code of a SaslHandshake; None if the connection is closed."""

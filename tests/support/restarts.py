@@ -13,7 +13,7 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from tests.support.processes import free_port_range
-from tests.support.proxy_process import PATIENCE_SECONDS, Serving, eventually
+from tests.support.proxy_process import PATIENCE_SECONDS, Serving
 
 TOPIC = "restarts"
 BROKERS = 3
@@ -84,10 +84,6 @@ class Gateway(Serving):
         begun = time.monotonic()
         assert self.start(), self.log()
         return time.monotonic() - begun
-
-    def until_ready(self) -> None:
-        """Wait until every worker is ready."""
-        eventually(lambda: bool(up := self.workers_up()) and all(up), "workers answer")
 
 
 class Connecting:

@@ -11,6 +11,12 @@ from tests.support.proxy_process import Serving
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[Serving]:
     """A proxy of two workers, to be started."""
-    one = Serving(tmp_path, workers=2)
-    yield one
-    one.stop()
+    with Serving(tmp_path, workers=2) as one:
+        yield one
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Serving]:
+    """A proxy of one worker, to be started."""
+    with Serving(tmp_path, workers=1) as one:
+        yield one

@@ -4,14 +4,12 @@ import os
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from tests.support.processes import is_stopped
 from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
 
-TRIALS = 20
 CONNECTIONS = 16
 
 PATIENT = """
@@ -66,28 +64,6 @@ def until_all_accept(serving: Serving, workers: list[int]) -> None:
     for client in clients:
         client.close()
     eventually(lambda: serving.connections(workers) == before, "they are gone again")
-
-
-@pytest.mark.parametrize("workers", [2, 4])
-def test_connections_are_spread_evenly(tmp_path: Path, workers: int) -> None:
-    """A user with sixteen connections has what all workers can give him."""
-    serving = Serving(tmp_path, workers)
-    serving.program = ["-c", PATIENT]
-    try:
-        serving.start()
-        pids = serving.children()[:workers]
-        until_all_accept(serving, pids)
-        excess = 0
-        for _ in range(TRIALS):
-            clients = connected(serving)
-            eventually(lambda: sum(serving.connections(pids)) == CONNECTIONS, "all are there")
-            excess += max(serving.connections(pids)) - CONNECTIONS // workers
-            for client in clients:
-                client.close()
-            eventually(lambda: not any(serving.connections(pids)), "all are gone")
-        assert excess <= TRIALS, "chance has twice as many"
-    finally:
-        serving.stop()
 
 
 def test_nobody_waits_for_a_worker_that_hangs(serving: Serving) -> None:
@@ -161,7 +137,7 @@ def test_an_acceptor_is_replaced(serving: Serving, how: signal.Signals) -> None:
 def test_a_proxy_that_drains_accepts_nobody(serving: Serving) -> None:
     """Neither do other processes of it, which would leave clients waiting."""
     serving.start()
-    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    serving.until_up()
     http = serving.children()[3]
     stop(http)  # so that it takes its time
     try:

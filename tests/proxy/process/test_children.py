@@ -35,17 +35,26 @@ def is_logged(serving: Serving, times: int) -> bool:
     return serving.log().count(KILLED) == times
 
 
-def test_a_worker_that_hangs_is_replaced(serving: Serving) -> None:
-    """It logs its stack if it can: a stopped one cannot."""
+def test_processes_that_hang_are_named_and_a_worker_is_replaced(serving: Serving) -> None:
+    """It logs its stack if it can: a stopped one cannot. The parent is stopped first: it would
+    replace the worker while this test still asks."""
+
+    def says(status: int, body: str) -> None:
+        eventually(lambda: serving.get("/healthz") == (status, body), body)
+
     serving.check_often()
     serving.start()
-    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
-    assert serving.get("/healthz") == (200, "ok\n")
+    serving.until_up()
+    says(200, "ok\n")
     hung = serving.children()[1]
+    serving.process.send_signal(signal.SIGSTOP)
+    says(503, "hangs: the parent\n")
     os.kill(hung, signal.SIGSTOP)
+    says(503, "hangs: the parent, worker 1\n")
+    serving.process.send_signal(signal.SIGCONT)
     eventually(lambda: not alive(hung), "it is ended")
-    eventually(lambda: serving.workers_up() == [True, True], "another takes its place")
-    eventually(lambda: serving.get("/healthz") == (200, "ok\n"), "all is well again")
+    serving.until_up()
+    says(200, "ok\n")
     assert "worker 1 hangs and will be killed" in serving.log()
     assert "worker 1 was ended by SIGKILL, restarting it" in serving.log()
     assert "worker 0" not in serving.log()
@@ -113,46 +122,24 @@ def test_an_error_that_ends_a_child_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (0, "follower: its store is locked\n")
 
 
-def test_processes_that_hang_are_named_by_healthz(serving: Serving) -> None:
-    """The parent is stopped first: it would replace the worker while this test still asks."""
-    serving.check_often()
-    serving.start()
-    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
-    worker = serving.children()[1]
-    serving.process.send_signal(signal.SIGSTOP)
-    parent = (503, "hangs: the parent\n")
-    eventually(lambda: serving.get("/healthz") == parent, "the parent is named")
-    os.kill(worker, signal.SIGSTOP)
-    both = (503, "hangs: the parent, worker 1\n")
-    eventually(lambda: serving.get("/healthz") == both, "the worker is named too")
-    os.kill(worker, signal.SIGCONT)
-    eventually(lambda: serving.get("/healthz") == parent, "the worker goes on")
-    serving.process.send_signal(signal.SIGCONT)
-    eventually(lambda: serving.get("/healthz") == (200, "ok\n"), "so does the parent")
-
-
 def test_a_worker_that_keeps_dying_does_not_end_the_others(serving: Serving) -> None:
     serving.start()
-    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    serving.until_up()
     other = serving.children()[1]
     kill_worker_0(serving)
     assert f"{KILLED}died 5 times in a row, restarting it in 5 s" in serving.log()
     assert alive(other)
     assert 0 in {serving.handshake_error() for _ in range(5)}
-    eventually(lambda: serving.workers_up() == [True, True], "it is tried again")
+    serving.until_up()
     assert serving.process.poll() is None
 
 
-def test_a_proxy_whose_only_worker_keeps_dying_ends(tmp_path: Path) -> None:
+def test_a_proxy_whose_only_worker_keeps_dying_ends(alone: Serving) -> None:
     """Its supervisor may know better what to do."""
-    serving = Serving(tmp_path, workers=1)
-    try:
-        serving.start()
-        kill_worker_0(serving)
-        assert serving.process.wait(PATIENCE_SECONDS) == 1
-        assert f"{KILLED}died 5 times in a row, giving up" in serving.log()
-    finally:
-        serving.stop()
+    alone.start()
+    kill_worker_0(alone)
+    assert alone.process.wait(PATIENCE_SECONDS) == 1
+    assert f"{KILLED}died 5 times in a row, giving up" in alone.log()
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_nothing_waits_for_a_reader_of_the_log_that_has_stalled(serving: Serving
     try:
         serving.check_often()
         serving.start()
-        eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+        serving.until_up()
         assert set(dropped_lines(serving).values()) == {0}
         cause_log_lines(serving)
         writable = select.poll()
@@ -146,7 +146,7 @@ def test_nothing_waits_for_a_reader_of_the_log_that_has_stalled(serving: Serving
         hung = serving.children()[1]
         os.kill(hung, signal.SIGSTOP)
         eventually(lambda: not alive(hung), "it is ended")
-        eventually(lambda: serving.workers_up() == [True, True], "another takes its place")
+        serving.until_up()
         assert {serving.handshake_error() for _ in range(10)} == {0}
         assert dropped_lines(serving) == {  # that it hangs, and that it is restarted
             "the parent": 2,
@@ -169,12 +169,12 @@ def test_nothing_needs_a_reader_of_the_log(serving: Serving, *, closed: bool) ->
         serving.program = ["-c", CLOSES_ITS_OUTPUT]
     serving.launch()
     os.close(serving.stderr)
-    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    serving.until_up()
     os.close(reading)
     worker = serving.children()[0]
     cause_log_lines(serving)
     os.kill(serving.children()[1], signal.SIGKILL)
-    eventually(lambda: serving.workers_up() == [True, True], "the other is restarted")
+    serving.until_up()
     assert alive(worker)
     assert {serving.handshake_error() for _ in range(10)} == {0}
     if closed:

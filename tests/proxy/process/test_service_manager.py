@@ -64,38 +64,36 @@ def test_nothing_is_said_where_nobody_listens(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.slow
-def test_a_proxy_reports_what_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("manager", ["path"], indirect=True)
+def test_a_proxy_reports_what_it_does(
+    manager: tuple[socket.socket, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that takes over becomes the service's main one, before the other one ends."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, mock_cluster() as cluster:
-        sock.bind(str(tmp_path / "notify"))
-        sock.settimeout(PATIENCE_SECONDS)
-        gateway = Gateway(tmp_path, 1, cluster)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        try:
-            gateway.start()
-            monkeypatch.delenv("NOTIFY_SOCKET")
-            gateway.until_ready()
-            assert said(sock) == ["READY=1"]
-            gateway.write()
-            gateway.process.send_signal(signal.SIGHUP)
-            assert said(sock)[0] == "RELOADING=1"
-            assert said(sock) == ["READY=1"]
-            gateway.take_over()
-            assert said(sock) == [f"MAINPID={gateway.process.pid}"]
-        finally:
-            gateway.stop()
-        sock.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            said(sock)
-
-
-def test_the_end_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.bind(str(tmp_path / "notify"))
-        sock.settimeout(PATIENCE_SECONDS)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        proxy = Serving(tmp_path, workers=1)
-        assert proxy.start(), proxy.log()
+    sock, path = manager
+    monkeypatch.setenv("NOTIFY_SOCKET", path)
+    with mock_cluster() as cluster, Gateway(tmp_path, 1, cluster) as gateway:
+        gateway.start()
+        monkeypatch.delenv("NOTIFY_SOCKET")
+        gateway.until_up()
         assert said(sock) == ["READY=1"]
-        proxy.stop()
-        assert said(sock) == ["STOPPING=1"]
+        gateway.write()
+        gateway.process.send_signal(signal.SIGHUP)
+        assert said(sock)[0] == "RELOADING=1"
+        assert said(sock) == ["READY=1"]
+        gateway.take_over()
+        assert said(sock) == [f"MAINPID={gateway.process.pid}"]
+    sock.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        said(sock)
+
+
+@pytest.mark.parametrize("manager", ["path"], indirect=True)
+def test_the_end_is_reported(
+    manager: tuple[socket.socket, str], alone: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sock, path = manager
+    monkeypatch.setenv("NOTIFY_SOCKET", path)
+    alone.start()
+    assert said(sock) == ["READY=1"]
+    alone.stop()
+    assert said(sock) == ["STOPPING=1"]

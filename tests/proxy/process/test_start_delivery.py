@@ -10,7 +10,6 @@ from typing import Any
 
 import confluent_kafka as confluent
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.kafka.delivery import messages
 from tests.support.processes import free_ports
@@ -37,20 +36,17 @@ class Cluster:
         return [event for _, value in messages(self.address, TOPIC) if (event := json.loads(value))]
 
 
+def deliver(serving: Serving, address: str, **more: object) -> None:
+    target = {"to": f"kafka:{TOPIC}", "kafka": {"bootstrap.servers": address}, **more}
+    serving.settings["events"] = {"directory": "events", "rotate.ms": 500, "deliver": target}
+    serving.write()
+
+
 @pytest.fixture
 def cluster(serving: Serving) -> Iterator[Cluster]:
     """The cluster that is delivered to."""
     made = Cluster()
-    serving.settings["events"] = {
-        "directory": "events",
-        "rotate.ms": 500,
-        "deliver": {
-            "to": f"kafka:{TOPIC}",
-            "hide": ["client_host"],
-            "kafka": {"bootstrap.servers": made.address},
-        },
-    }
-    serving.write()
+    deliver(serving, made.address, hide=["client_host"])
     yield made
     serving.stop()  # before the cluster, whose end would be logged
 
@@ -60,21 +56,6 @@ def topic(cluster: Cluster) -> Cluster:
     """The same with the topic."""
     cluster.create_topic()
     return cluster
-
-
-def metric(serving: Serving, name: str) -> float:
-    families = text_string_to_metric_families(serving.get("/metrics")[1])
-    (found,) = [
-        sample.value
-        for family in families
-        for sample in family.samples
-        if sample.name == f"kafka_reauth_proxy_delivery_{name}"
-    ]
-    return found
-
-
-def deliverer_of(serving: Serving) -> int:
-    return serving.children()[-1]
 
 
 @pytest.mark.usefixtures("topic")
@@ -98,9 +79,11 @@ def test_events_are_delivered_and_the_last_ones_at_the_end(
     eventually(lambda: len(serving.children()) == 5, "the deliverer runs beside the others")
     serving.handshake_error()
     eventually(lambda: len(topic.delivered()) > 0, "the events are delivered")
-    eventually(lambda: metric(serving, "events_total") == len(topic.delivered()), "and counted")
-    eventually(lambda: metric(serving, "waiting_bytes") == 0, "none waits")
-    assert metric(serving, "last_success_timestamp_seconds") > 0
+    eventually(
+        lambda: serving.metric("delivery_events_total") == len(topic.delivered()), "and counted"
+    )
+    eventually(lambda: serving.metric("delivery_waiting_bytes") == 0, "none waits")
+    assert serving.metric("delivery_last_success_timestamp_seconds") > 0
     facts = json.loads(serving.get("/sessions.json")[1])
     (shown,) = [one for one in facts["conditions"] if one["what"] == "delivery"]
     assert "no event lost" in [one["state"] for one in facts["conditions"]]
@@ -121,14 +104,15 @@ def test_a_deliverer_that_dies_is_restarted_and_its_counts_stay(
 ) -> None:
     serving.start()
     serving.handshake_error()
-    eventually(lambda: metric(serving, "events_total") > 0, "events are delivered")
-    before = metric(serving, "events_total")
-    os.kill(deliverer_of(serving), signal.SIGKILL)
+    eventually(lambda: serving.metric("delivery_events_total") > 0, "events are delivered")
+    before = serving.metric("delivery_events_total")
+    os.kill(serving.children()[-1], signal.SIGKILL)
     eventually(lambda: "deliverer was ended by SIGKILL, restarting it" in serving.log(), "noticed")
     serving.handshake_error()
-    eventually(lambda: metric(serving, "events_total") > before, "it delivers")
+    eventually(lambda: serving.metric("delivery_events_total") > before, "it delivers")
     eventually(
-        lambda: len(topic.delivered()) == metric(serving, "events_total"), "and nothing twice"
+        lambda: len(topic.delivered()) == serving.metric("delivery_events_total"),
+        "and nothing twice",
     )
 
 
@@ -139,9 +123,9 @@ def test_a_topic_that_is_missing_delays_nothing(serving: Serving, cluster: Clust
     serving.write()
     serving.start()
     assert serving.handshake_error() == 0
-    eventually(lambda: metric(serving, "failures_total") > 0, "the failure is counted")
+    eventually(lambda: serving.metric("delivery_failures_total") > 0, "the failure is counted")
     assert f"there is no topic '{TOPIC}'; create it" in serving.log()
-    assert metric(serving, "waiting_bytes") > 0
+    assert serving.metric("delivery_waiting_bytes") > 0
     cluster.create_topic()
     eventually(lambda: len(cluster.delivered()) > 0, "events are delivered to the new topic")
     eventually(lambda: "events are delivered again" in serving.log(), "and that is logged")
@@ -149,19 +133,10 @@ def test_a_topic_that_is_missing_delays_nothing(serving: Serving, cluster: Clust
 
 @pytest.mark.slow
 def test_brokers_that_are_gone_do_not_delay_the_end(serving: Serving) -> None:
-    (nobody,) = free_ports(1)
-    serving.settings["events"] = {
-        "directory": "events",
-        "deliver": {
-            "to": f"kafka:{TOPIC}",
-            "drain.ms": 100,
-            "kafka": {"bootstrap.servers": f"127.0.0.1:{nobody}"},
-        },
-    }
-    serving.write()
+    deliver(serving, f"127.0.0.1:{free_ports(1)[0]}", **{"drain.ms": 100})
     serving.start()
     serving.handshake_error()
-    eventually(lambda: metric(serving, "failures_total") > 0, "the failure is counted")
+    eventually(lambda: serving.metric("delivery_failures_total") > 0, "the failure is counted")
     serving.process.terminate()
     assert serving.process.wait(PATIENCE_SECONDS) == 0
 

@@ -1,6 +1,5 @@
 """A running proxy whose store is replaced, lost, locked, or on a disk that is full."""
 
-import json
 import os
 import shutil
 import signal
@@ -15,15 +14,11 @@ from pathlib import Path
 import pytest
 
 from proxy.store import Store, open_store
-from sasl.credentials import ScramCredential, ScramMechanism
 from sasl.login import Derive, LoggedIn, Login, LoginError, ScramClient, Send, Step
-from sasl.salts import new_salt
 from tests.support.frames import request
 from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.support.store import PASSWORD, SHA_256, content, of, put, verifier
 
-SHA_256 = ScramMechanism.SCRAM_SHA_256
-PASSWORD = "secret"
-VERIFIER = ScramCredential.from_password(SHA_256, PASSWORD, new_salt(), 4096)
 CONNECTIONS = 4
 """Number of connections at a time, so that each of two workers has some: the next one is always
 sent to the worker that has fewest."""
@@ -49,7 +44,7 @@ class Kept(Serving):
 
     def add(self, *users: str) -> None:
         with self.store() as store:
-            store.alter_credentials(upsert={(user, SHA_256): VERIFIER for user in users})
+            store.alter_credentials(upsert={(user, SHA_256): verifier() for user in users})
 
     def remove(self, user: str) -> None:
         with self.store() as store:
@@ -77,13 +72,12 @@ class Kept(Serving):
     def until_all(self, user: str, *, let_in: bool) -> None:
         eventually(lambda: self.outcomes(user) == {let_in}, f"{user} is let in by all: {let_in}")
 
-    def reasons(self) -> list[str]:
-        """Why each worker is not ready; brokers are not mentioned, since none exists."""
-        _, body = self.get("/readyz")
-        return ["; ".join(one["reasons"]) for one in json.loads(body)["workers"]]
-
-    def workers(self) -> list[int]:
-        return self.children()[: self.settings["workers"]]
+    def replace_worker(self, number: int = 0) -> None:
+        """Kill a worker; return when another is up in its place."""
+        before = self.log().count("was ended by SIGKILL")
+        os.kill(self.children()[number], signal.SIGKILL)
+        eventually(lambda: self.log().count("was ended by SIGKILL") > before, "it is noticed")
+        self.until_up()
 
 
 def log_in(client: socket.socket, user: str) -> bool:
@@ -110,15 +104,12 @@ def ask(client: socket.socket, api_key: int, api_version: int, body: bytes) -> b
 
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[Kept]:
-    one = Kept(tmp_path)
-    one.add("alice", "bob")
-    assert "accepting" in one.start()
-    eventually(lambda: one.workers_up() == [True, True], "workers answer")
-    try:
+    with Kept(tmp_path) as one:
+        one.add("alice", "bob")
+        one.start()
+        one.until_up()
         yield one
         assert "Traceback" not in one.log()
-    finally:
-        one.stop()
 
 
 def test_a_backup_that_is_put_in_place_is_what_applies(proxy: Kept, tmp_path: Path) -> None:
@@ -140,11 +131,7 @@ def test_a_backup_that_is_put_in_place_is_what_applies(proxy: Kept, tmp_path: Pa
     proxy.until_all("bob", let_in=False)
     assert proxy.outcomes("alice") == {True}
     # a restarted worker sees the same
-    os.kill(proxy.workers()[0], signal.SIGKILL)
-    eventually(
-        lambda: "was ended by SIGKILL" in proxy.log() and proxy.workers_up() == [True, True],
-        "it is back",
-    )
+    proxy.replace_worker()
     assert proxy.outcomes("bob") == {False}
     assert proxy.outcomes("alice") == {True}
 
@@ -158,7 +145,7 @@ def test_a_store_that_is_lost_is_told_and_nobody_makes_an_empty_one(
         lambda: all(str(proxy.store_path) in reason for reason in proxy.reasons()), "both say so"
     )
     assert proxy.outcomes("alice") == {True}, "what was known goes on applying"
-    first, second = proxy.workers()
+    first, second = proxy.children()[:2]
     os.kill(first, signal.SIGKILL)
     eventually(lambda: "waits to start: " in proxy.log(), "it says what it waits for")
     assert alive(second)
@@ -166,7 +153,7 @@ def test_a_store_that_is_lost_is_told_and_nobody_makes_an_empty_one(
     assert (refused.returncode, "was removed while a proxy runs" in refused.stderr) == (1, True)
     assert not proxy.store_path.exists()
     away.rename(proxy.store_path)
-    eventually(lambda: proxy.workers_up() == [True, True], "it is there again")
+    proxy.until_up()
     eventually(
         lambda: not any(str(proxy.store_path) in reason for reason in proxy.reasons()), "it is read"
     )
@@ -181,13 +168,7 @@ def test_a_store_that_is_locked_serves_on(proxy: Kept, how: str) -> None:
         assert proxy.outcomes("alice") == {True}
         assert proxy.outcomes("eve") == {False}
         if how == "BEGIN IMMEDIATE":
-            os.kill(proxy.workers()[0], signal.SIGKILL)
-            eventually(
-                lambda: (
-                    "was ended by SIGKILL" in proxy.log() and proxy.workers_up() == [True, True]
-                ),
-                "it is back",
-            )
+            proxy.replace_worker()
             assert proxy.outcomes("alice") == {True}
             assert "is locked" not in proxy.log()
         else:
@@ -226,36 +207,49 @@ def fill(directory: Path) -> None:
 
 def test_a_full_disk_takes_no_changes_and_serves_on(small_disk: Path) -> None:
     """Also a restarted worker, and a whole proxy: reading needs no write."""
-    proxy = Kept(small_disk.parent)
-    proxy.store_path = small_disk / "state.db"
-    proxy.settings["store"]["url"] = f"sqlite:{proxy.store_path}"
-    proxy.settings["admin"] = {"socket": str(small_disk.parent / "admin.sock")}
-    proxy.write()
-    proxy.add("alice", "admin")
-    try:
-        assert "accepting" in proxy.start()
-        eventually(lambda: proxy.workers_up() == [True, True], "workers answer")
+    with Kept(small_disk.parent) as proxy:
+        proxy.store_path = small_disk / "state.db"
+        proxy.settings["store"]["url"] = f"sqlite:{proxy.store_path}"
+        proxy.settings["admin"] = {"socket": str(small_disk.parent / "admin.sock")}
+        proxy.write()
+        proxy.add("alice", "admin")
+        proxy.start()
+        proxy.until_up()
         fill(small_disk)
-        for worker in proxy.workers():
-            os.kill(worker, signal.SIGKILL)
-        eventually(
-            lambda: (
-                proxy.log().count("was ended by SIGKILL") == 2
-                and proxy.workers_up() == [True, True]
-            ),
-            "both are back",
-        )
+        proxy.replace_worker()
+        proxy.replace_worker()
         assert proxy.outcomes("alice") == {True}
         assert proxy.outcomes("eve") == {False}
         assert proxy.command("users", "list").returncode == 0
         refused = proxy.command("users", "remove", "alice")
         assert (refused.returncode, "the disk is full" in refused.stderr) == (1, True)
         proxy.stop()
-        assert "accepting" in proxy.start()
+        proxy.start()
         assert proxy.outcomes("alice") == {True}
         (small_disk / "filler").unlink()
         assert proxy.command("users", "remove", "alice").returncode == 0
         proxy.until_all("alice", let_in=False)
         assert "Traceback" not in proxy.log()
-    finally:
-        proxy.stop()
+
+
+def test_all_workers_follow_a_file_of_users(tmp_path: Path) -> None:
+    """They report why they are not ready while it is broken; the store's users do not count."""
+    file = tmp_path / "users.json"
+    put(file, content(bob=of(SHA_256)))
+    with Kept(tmp_path) as proxy:
+        proxy.settings["store"]["users.file"] = str(file)
+        proxy.write()
+        proxy.add("alice")
+        proxy.start()
+        proxy.until_up()
+        told = f"SCRAM users of {proxy.settings['store']['url']} do not count"
+        assert f"store.users.file is set: {told}" in proxy.log()
+        for found, is_told in (("half a fi", True), (content(carol=of(SHA_256)), False)):
+            put(file, found)
+            eventually(
+                lambda is_told=is_told: (  # type: ignore[misc]
+                    [str(file) in reason for reason in proxy.reasons()] == [is_told] * 2
+                ),
+                "both workers have read it",
+            )
+        assert [proxy.outcomes(user) for user in ("alice", "carol")] == [{False}, {True}]

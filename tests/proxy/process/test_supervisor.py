@@ -1,6 +1,5 @@
 """The supervisor: workers that end, and outages."""
 
-import json
 import os
 import re
 import resource
@@ -8,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,9 +18,21 @@ from tests.support.processes import free_port_range
 from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
 
 
+def shown(serving: Serving, sample: str) -> Callable[[], bool]:
+    return lambda: f"kafka_reauth_proxy_{sample}" in serving.get("/metrics")[1]
+
+
+def without_sasl(serving: Serving) -> None:
+    (listener,) = serving.settings["listeners"]
+    for key in ("sasl.enabled.mechanisms", "reauth.enforcement"):
+        del listener[key]
+    listener["security.protocol"] = "PLAINTEXT"
+    serving.write()
+
+
 def test_a_life_of_two_workers(serving: Serving) -> None:
     assert serving.start() == f"listener clients: accepting on 127.0.0.1:{serving.port}\n"
-    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    serving.until_up()
     assert serving.handshake_error() == 0
     assert len(serving.children()) == 4
 
@@ -45,31 +56,31 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     eventually(lambda: reloaded in serving.log(), "what was done is told")
 
     # A mistake in the file changes nothing, is logged, and has a metric until it is fixed.
-    stale = "kafka_reauth_proxy_configuration_stale"
+    stale = "configuration_stale"
     right = serving.path.read_text()
     serving.path.write_text("listeners: [")
     serving.process.send_signal(signal.SIGHUP)
     old = f"not reloaded, the old configuration stays: {serving.path}:1: is not YAML"
     eventually(lambda: old in serving.log(), "the mistake is told")
-    eventually(lambda: f"{stale} 1.0" in serving.get("/metrics")[1], "the mistake is seen")
-    eventually(lambda: serving.workers_up() == [True, True], "workers answer all the same")
+    eventually(shown(serving, f"{stale} 1.0"), "the mistake is seen")
+    serving.until_up()
     serving.path.write_text(right)
     serving.process.send_signal(signal.SIGHUP)
-    eventually(lambda: f"{stale} 0.0" in serving.get("/metrics")[1], "it is mended")
+    eventually(shown(serving, f"{stale} 0.0"), "it is mended")
 
     # A worker that dies is restarted; the line to the HTTP process holds.
     before = serving.children()
     os.kill(before[0], signal.SIGKILL)
     eventually(lambda: "worker 0 was ended by SIGKILL, restarting it" in serving.log(), "noticed")
-    eventually(lambda: serving.workers_up() == [True, True], "the new worker answers")
+    serving.until_up()
     assert len(serving.children()) == 4
-    eventually(lambda: 'worker_up{worker="0"} 1' in serving.get("/metrics")[1], "metrics")
+    eventually(shown(serving, 'worker_up{worker="0"} 1'), "metrics")
     refused = {serving.handshake_error() for _ in range(20)}
     assert refused == {None}, "the new worker holds to what was reloaded, like the old one"
 
     # The HTTP process is restarted, too.
     os.kill(serving.children()[-2], signal.SIGKILL)
-    eventually(lambda: serving.workers_up() == [True, True], "metrics are served again")
+    serving.until_up()
 
     children = serving.children()
     serving.process.terminate()
@@ -106,8 +117,8 @@ def test_a_file_that_is_replaced_is_reloaded_where_it_is_followed(tmp_path: Path
     serving.path.unlink()
     serving.path.symlink_to("data/config.yaml")
     replace("first", text)
-    serving.start()
-    try:
+    with serving:
+        serving.start()
         replace("broken", "listeners: [")
         old = f"not reloaded, the old configuration stays: {serving.path}:1: is not YAML"
         eventually(lambda: old in serving.log(), "the mistake is told")
@@ -122,18 +133,53 @@ def test_a_file_that_is_replaced_is_reloaded_where_it_is_followed(tmp_path: Path
         reloaded = "reloaded: listeners[clients].reauth.enforcement"
         eventually(lambda: reloaded in serving.log(), "the next one is in effect")
         assert serving.log().count(old) == 1, "nothing is reloaded that has not changed"
-    finally:
-        serving.stop()
+
+
+def test_a_stop_drains_connections_and_leaves_one_file(serving: Serving) -> None:
+    """An administrator who copies the store's file copies all of it."""
+    serving.settings["shutdown.drain.ms"] = 4321
+    serving.write()
+    serving.start()
+    serving.until_up()
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=PATIENCE_SECONDS) as client:
+        client.sendall(api_versions(1)[:5])
+        serving.process.terminate()
+        with suppress(ConnectionResetError):  # the five bytes were never read
+            assert client.recv(100) == b""
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
+    found = re.findall(r"proxy\.process\.supervisor: (draining .+|stopped)\n", serving.log())
+    assert found == ["draining for up to 4321 ms (shutdown.drain.ms)", "stopped"]
+    assert [file.name for file in serving.path.parent.glob("state.db*")] == ["state.db"]
+    assert "state.db: the store was missing, an empty one was created" in serving.log()
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "refused"),
+    [
+        ("no.such.key", 1, "no.such.key: unknown key"),
+        ("events", {"directory": "a file/below"}, "events.directory: "),
+        ("store", {"url": "sqlite:a file"}, "store.url: "),
+        ("store", {"url": "broker:a file"}, "store.url: "),
+        ("store", {"users.file": "a file"}, "store.users.file: "),
+        ("http", {"address": "localhost:{port}"}, "http.address: localhost:{port} is taken by "),
+    ],
+)
+def test_a_start_that_fails_is_one_line(
+    serving: Serving, key: str, given: dict[str, str], refused: str
+) -> None:
+    serving.path.with_name("a file").write_text("neither a directory, nor a database, nor users")
+    serving.settings[key] = given
+    serving.write()
+    serving.path.write_text(serving.path.read_text().replace("{port}", str(serving.port)))
+    (line,) = serving.refusal()
+    assert line.startswith("reauth-proxy: ")
+    assert refused.replace("{port}", str(serving.port)) in line
 
 
 def test_a_port_without_authentication_is_reported_once_at_the_start_and_by_a_reload(
     serving: Serving,
 ) -> None:
-    (listener,) = serving.settings["listeners"]
-    for key in ("sasl.enabled.mechanisms", "reauth.enforcement"):
-        del listener[key]
-    listener["security.protocol"] = "PLAINTEXT"
-    serving.write()
+    without_sasl(serving)
     serving.start()
     address = f"127.0.0.1:{serving.port}"
     reported = (
@@ -148,98 +194,25 @@ def test_a_port_without_authentication_is_reported_once_at_the_start_and_by_a_re
     assert "User:ANONYMOUS is one of authorizer.super.users" in serving.log()
 
 
-def test_children_end_with_a_parent_that_was_killed(serving: Serving) -> None:
-    serving.start()
-    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
-    children = serving.children()
-    serving.process.kill()
-    serving.process.wait()
-    eventually(lambda: not any(map(alive, children)), "nobody is left behind")
-
-
-def test_sigterm_drains_connections(serving: Serving) -> None:
-    serving.start()
-    with socket.create_connection(("127.0.0.1", serving.port), timeout=PATIENCE_SECONDS) as client:
-        client.sendall(api_versions(1)[:5])
-        serving.process.terminate()
-        with suppress(ConnectionResetError):  # the five bytes were never read
-            assert client.recv(100) == b""
-    assert serving.process.wait(PATIENCE_SECONDS) == 0
-
-
-def test_an_address_in_use_is_one_line(serving: Serving) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", serving.port))
-        taken.listen()
-        refusal = serving.refusal()
-    assert refusal == [
-        f"reauth-proxy: cannot listen on 127.0.0.1:{serving.port}: Address already in use"
-    ]
+def another(tmp_path: Path) -> Serving:
+    directory = tmp_path / "other"
+    directory.mkdir()
+    return Serving(directory, workers=1)
 
 
 @pytest.mark.parametrize("which", ["clients", "http"])
 def test_another_proxy_is_not_joined(serving: Serving, tmp_path: Path, which: str) -> None:
     """With SO_REUSEPORT the kernel would give it a part of the other's clients."""
-    assert "accepting" in serving.start()
-    directory = tmp_path / "other"
-    directory.mkdir()
-    other = Serving(directory, workers=1)
+    serving.start()
+    other = another(tmp_path)
     if which == "http":
         other.settings["http"]["address"] = f"127.0.0.1:{serving.port}"
     else:
         other.settings["listeners"][0]["address"] = f"127.0.0.1:{serving.http_port}"
     other.write()
-    try:
+    with other:
         (line,) = other.refusal()
         assert line.endswith("Address already in use")
-    finally:
-        other.stop()
-
-
-def test_what_is_kept_is_in_one_file_when_it_has_ended(serving: Serving) -> None:
-    """So that who copies the file copies all of it."""
-    assert "accepting" in serving.start()
-    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
-    serving.process.terminate()
-    assert serving.process.wait(PATIENCE_SECONDS) == 0
-    assert [file.name for file in serving.path.parent.glob("state.db*")] == ["state.db"]
-    assert "state.db: the store was missing, an empty one was created" in serving.log()
-
-
-@pytest.mark.parametrize("place", ["a file", "a file/below"])
-def test_a_directory_for_events_that_cannot_be_is_one_line(serving: Serving, place: str) -> None:
-    """They are what a proxy in `probe` is run for."""
-    serving.path.with_name("a file").touch()
-    serving.settings["events"] = {"directory": str(serving.path.with_name("a file") / place[7:])}
-    serving.write()
-    (line,) = serving.refusal()
-    assert line.startswith("reauth-proxy: events.directory: ")
-
-
-def test_a_store_that_cannot_be_opened_is_one_line_with_its_key(serving: Serving) -> None:
-    serving.path.with_name("state.db").write_text("no database, and longer than nothing")
-    (line,) = serving.refusal()
-    assert line.startswith("reauth-proxy: store.url: ")
-
-
-def test_a_stop_is_logged_at_its_beginning_and_end(serving: Serving) -> None:
-    serving.settings["shutdown.drain.ms"] = 4321
-    serving.write()
-    serving.start()
-    serving.process.terminate()
-    assert serving.process.wait(PATIENCE_SECONDS) == 0
-    found = re.findall(r"proxy\.process\.supervisor: (draining .+|stopped)\n", serving.log())
-    assert found == ["draining for up to 4321 ms (shutdown.drain.ms)", "stopped"]
-
-
-@pytest.mark.parametrize("name", ["clients", "http"])
-def test_a_configuration_with_a_mistake_is_one_line(serving: Serving, name: str) -> None:
-    if name == "clients":
-        serving.settings["listeners"][0]["no.such.key"] = 1
-    else:
-        serving.settings["http"]["address"] = "nowhere"
-    serving.write()
-    assert len(serving.refusal()) == 1
 
 
 def as_gateway(serving: Serving, first: int) -> None:
@@ -266,21 +239,17 @@ def test_ports_of_brokers_are_never_shared_with_another_proxy(
     """Not even before the first of them has found a broker, nor when its workers were killed."""
     first = free_port_range(3)
     as_gateway(serving, first)
-    assert "accepting" in serving.start()
-    directory = tmp_path / "other"
-    directory.mkdir()
-    other = Serving(directory, workers=1)
+    serving.start()
+    other = another(tmp_path)
     as_gateway(other, first + 1)
     for pid in serving.children()[:2]:
         os.kill(pid, signal.SIGKILL)
-    try:
+    with other:
         (line,) = other.refusal()
         assert line == (
             f"reauth-proxy: listeners[0].broker.ports: cannot listen on 127.0.0.1:{first + 1}:"
             " Address already in use, by another proxy"
         )
-    finally:
-        other.stop()
 
 
 def test_a_killed_proxy_is_restarted_while_its_workers_drain(serving: Serving) -> None:
@@ -299,17 +268,6 @@ def test_a_killed_proxy_is_restarted_while_its_workers_drain(serving: Serving) -
     finally:
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
-
-
-def test_one_port_under_two_names_is_one_line(serving: Serving) -> None:
-    first = free_port_range(2)
-    as_gateway(serving, first)
-    serving.settings["http"]["address"] = f"localhost:{first + 1}"
-    serving.write()
-    assert serving.refusal() == [
-        f"reauth-proxy: listeners[0].broker.ports: 127.0.0.1:{first + 1} is taken by http.address,"
-        f" localhost:{first + 1}"
-    ]
 
 
 def test_it_takes_all_the_files_that_it_may_have(serving: Serving) -> None:
@@ -354,50 +312,23 @@ def broker(port: int) -> Iterator[None]:
             process.kill()
 
 
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[Serving]:
-    """A proxy of one worker, to be started."""
-    one = Serving(tmp_path, workers=1)
-    yield one
-    one.stop()
-
-
 def broker_port(serving: Serving) -> int:
     return int(serving.settings["upstream"]["bootstrap.servers"].rpartition(":")[2])
 
 
-def metric(serving: Serving, name: str) -> float:
-    """Its value; of several label sets, the last one's."""
-    _, body = serving.get("/metrics")
-    found = re.findall(rf"^kafka_reauth_proxy_{re.escape(name)} (\S+)$", body, re.MULTILINE)
-    return float(found[-1]) if found else -1.0
-
-
-def not_ready(serving: Serving) -> list[str]:
-    """Why it is not; empty: it is."""
-    status, body = serving.get("/readyz")
-    reasons = [reason for one in json.loads(body)["workers"] for reason in one["reasons"]]
-    assert status == (503 if reasons else 200)
-    return reasons
-
-
 def test_a_broker_that_goes_away_and_comes_back_is_told(alone: Serving) -> None:
-    (listener,) = alone.settings["listeners"]
-    for key in ("sasl.enabled.mechanisms", "reauth.enforcement"):
-        del listener[key]
-    listener["security.protocol"] = "PLAINTEXT"
-    alone.write()
+    without_sasl(alone)
     with broker(broker_port(alone)):
         alone.start()
-        eventually(lambda: metric(alone, "upstream_unreachable") == 0, "it is reached")
+        eventually(shown(alone, "upstream_unreachable 0.0"), "it is reached")
     with socket.create_connection(("127.0.0.1", alone.port), PATIENCE_SECONDS) as client:
         client.sendall(metadata(1, b"\0\0\0\0"))
         assert client.recv(1) == b"", "there is no broker to ask"
-    eventually(lambda: metric(alone, "upstream_unreachable") == 1, "it is not reached")
-    eventually(lambda: not_ready(alone) == [], "it goes on as soon as the broker does")
+    eventually(shown(alone, "upstream_unreachable 1.0"), "it is not reached")
+    eventually(lambda: alone.reasons() == [""], "it goes on as soon as the broker does")
     eventually(lambda: alone.log().count("no broker can be reached: ") == 1, "it is logged")
     with broker(broker_port(alone)):
-        eventually(lambda: metric(alone, "upstream_unreachable") == 0, "it is reached again")
+        eventually(shown(alone, "upstream_unreachable 0.0"), "it is reached again")
         eventually(lambda: alone.log().count("brokers can be reached again") == 1, "logged too")
 
 
@@ -409,12 +340,12 @@ def test_a_worker_that_dies_while_its_groups_are_not_valid_waits_for_them(
     path.write_text('{"groups": {}}')
     alone.settings["listeners"][0]["groups.file"] = str(path)
     alone.write()
-    assert "accepting" in alone.start()
-    eventually(lambda: alone.workers_up() == [True], "the worker answers")
+    alone.start()
+    alone.until_up()
     path.write_text('{"groups": {"half')
     os.kill(alone.children()[0], signal.SIGKILL)
     waits = f"waits to start: groups.file: {path} is not a JSON object"
     eventually(lambda: waits in alone.log(), "it says what it waits for")
     path.write_text('{"groups": {}}')
-    eventually(lambda: alone.workers_up() == [True], "it has them again")
+    alone.until_up()
     assert "Traceback" not in alone.log()

@@ -40,17 +40,16 @@ def cluster() -> Iterator[str]:
 def test_no_connection_is_refused_and_no_message_lost(
     cluster: str, tmp_path: Path, workers: int
 ) -> None:
-    gateway = Gateway(tmp_path, workers, cluster)
-    gateway.start()
-    try:
-        gateway.until_ready()
+    with Gateway(tmp_path, workers, cluster) as gateway:
+        gateway.start()
+        gateway.until_up()
         ports = [gateway.port, *gateway.broker_ports, gateway.http_port]
         address = f"127.0.0.1:{gateway.port}"
         with Connecting(ports) as connecting, Producing(address) as producing:
             for _ in range(2):
                 replaced = gateway.process.pid
                 gateway.take_over()
-                gateway.until_ready()
+                gateway.until_up()
                 eventually(gateway.has_confirmed(replaced), "the exchange is over")
         assert connecting.connected > 100
         assert not connecting.refused
@@ -60,8 +59,6 @@ def test_no_connection_is_refused_and_no_message_lost(
         logs = [one.read_text() for one in gateway.logs]
         assert not any("Traceback" in log for log in logs)
         assert "serves now, this one drains" in logs[0]
-    finally:
-        gateway.stop()
 
 
 KEPT = "nothing was taken over; a running proxy keeps serving"
@@ -82,13 +79,10 @@ def serves(gateway: Gateway) -> bool:
 @pytest.fixture
 def gateway(cluster: str, tmp_path: Path) -> Iterator[Gateway]:
     """A proxy that runs, and is ready."""
-    one = Gateway(tmp_path, 1, cluster)
-    one.start()
-    try:
-        one.until_ready()
+    with Gateway(tmp_path, 1, cluster) as one:
+        one.start()
+        one.until_up()
         yield one
-    finally:
-        one.stop()
 
 
 @contextmanager
@@ -108,10 +102,8 @@ def another(
         one.program = ["-c", program]
     one.write()
     one.launch()
-    try:
+    with one:
         yield one
-    finally:
-        one.stop()
 
 
 def test_a_broken_configuration_leaves_the_running_proxy_serving(gateway: Gateway) -> None:
@@ -167,7 +159,7 @@ def test_the_running_proxy_may_die_meanwhile(gateway: Gateway) -> None:
         assert taking.process.stdout is not None
         assert "accepting on" in taking.process.stdout.readline()
         assert f"process {gateway.process.pid} has ended meanwhile" in taking.log()
-        eventually(lambda: taking.workers_up() == [True], "HTTP is served")
+        taking.until_up()
 
 
 def test_a_socket_that_a_killed_proxy_left_is_nobody(gateway: Gateway) -> None:
