@@ -8,7 +8,7 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.net.tls_contexts import openssl_name
-from tests.support.certificates import HOUR, Authority, Issued
+from tests.support.certificates import HOUR, Issued
 from tests.support.tls import (
     AUTHORITY,
     FIRST,
@@ -71,22 +71,6 @@ def test_a_self_signed_broker_is_believed_if_it_is_in_the_truststore(directory: 
     (directory / "one.pem").write_bytes(FIRST.certificate)
     context = upstream(directory, ssl_truststore_location="one.pem")
     connected(server(FIRST, directory), context)
-
-
-@pytest.mark.parametrize(("shown", "is_let_in"), [(None, False), (OTHER, False), (AUTHORITY, True)])
-def test_client_certificates(directory: Path, shown: Authority | None, is_let_in: bool) -> None:
-    tls = opened(directory, ssl_client_auth="required", ssl_truststore_location="ca.pem").listeners[
-        "clients"
-    ]
-    client = context_trusting()
-    if shown is not None:
-        (directory / "client.pem").write_bytes(shown.issue("client").pem)
-        client.load_cert_chain(directory / "client.pem")
-    if is_let_in:
-        connected(tls.context, client)
-    else:
-        with pytest.raises(ssl.SSLError):
-            connected(tls.context, client)
 
 
 def test_an_encrypted_key_and_its_password(

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any, Self
 
 import pytest
-import uvloop
 
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import finishing
@@ -21,7 +20,6 @@ from proxy.connection.frames import Bytes
 from proxy.net import read_buffer
 from proxy.net import relay as module
 from proxy.net import tls_transport as tls_module
-from proxy.net.handshake_errors import WrongProtocol
 from proxy.net.read_buffer import BulkReader, ReadBuffer
 from proxy.net.tls_input import PIECE, RECORD
 from proxy.net.tls_sides import ClientTls
@@ -42,7 +40,6 @@ from tests.support.relay import (
 )
 from tests.support.tls import (
     AUTHORITY,
-    BACK,
     BOTH,
     FRONT,
     Conversation,
@@ -66,37 +63,18 @@ class TlsClient:
         self.was_told_of_the_end = False
 
     @classmethod
-    async def connect(
-        cls, port: int, context: ssl.SSLContext, *, bytewise: bool = False, first: bytes = b""
-    ) -> Self:
+    async def connect(cls, relay: Relay, context: ssl.SSLContext, first: bytes = b"") -> Self:
         """`first` is sent together with the last bytes of the handshake."""
-        client = cls(*await asyncio.open_connection("127.0.0.1", port), context)
-        try:
-            await client._shake_hands(first, bytewise=bytewise)
-        except BaseException:
-            client.close()
-            raise
-        return client
-
-    async def _shake_hands(self, first: bytes, *, bytewise: bool) -> None:
+        client = cls(*await connect(relay), context)
         while True:
             try:
-                self.ssl.do_handshake()
+                client.ssl.do_handshake()
             except ssl.SSLWantReadError:
-                await self._send(bytewise=bytewise)
-                await self._receive()
+                client.write(b"")
+                await client._receive()
             else:
-                while first:
-                    first = first[self.ssl.write(first) :]
-                await self._send(bytewise=bytewise)
-                return
-
-    async def _send(self, *, bytewise: bool) -> None:
-        data = self._outgoing.read()
-        step = 1 if bytewise else max(1, len(data))
-        for start in range(0, len(data), step):
-            self._writer.write(data[start : start + step])
-            await asyncio.sleep(0)
+                client.write(first)
+                return client
 
     async def _receive(self) -> None:
         data = await self._reader.read(65_536)
@@ -109,18 +87,12 @@ class TlsClient:
             data = data[self.ssl.write(data) :]
         self._writer.write(self._outgoing.read())
 
-    def write_raw(self, data: bytes) -> None:
-        self._writer.write(data)
-
     def finish_sending(self, *, notify: bool = True) -> None:
         if notify:
             with suppress(ssl.SSLError):
                 self.ssl.unwrap()
             self._writer.write(self._outgoing.read())
         self._writer.write_eof()
-
-    def pause(self) -> None:
-        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
 
     async def _some(self) -> bytes:
         while True:
@@ -160,6 +132,10 @@ class TlsClient:
         self._writer.close()
 
 
+async def connect(relay: Relay) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(*relay.writer.get_extra_info("peername"))
+
+
 @pytest.fixture(params=[FRONT, BOTH], ids=["clients", "both"])
 def front(request: pytest.FixtureRequest) -> Iterator[Secured]:
     harness.present[0] = request.param
@@ -167,11 +143,11 @@ def front(request: pytest.FixtureRequest) -> Iterator[Secured]:
     harness.present[0] = Secured()
 
 
-async def logged_in(relay: Relay, context: ssl.SSLContext | None) -> TlsClient:
+async def logged_in(relay: Relay, front: Secured, first: bytes = b"") -> TlsClient:
     """Another client, which can end its sending: that of asyncio cannot."""
-    port = relay.writer.get_extra_info("peername")[1]
-    client = await TlsClient.connect(port, context or client_context(AUTHORITY))
-    client.write(handshake(1, OAUTHBEARER) + authenticate(2, bearer()))
+    assert front.client is not None
+    login = handshake(1, OAUTHBEARER) + authenticate(2, bearer())
+    client = await TlsClient.connect(relay, front.client, login + first)
     await client.frame()
     await client.frame()
     return client
@@ -181,7 +157,7 @@ async def logged_in(relay: Relay, context: ssl.SSLContext | None) -> TlsClient:
 async def test_a_half_closed_client_gets_its_answers(front: Secured, notify: bool) -> None:
     """With a close_notify (RFC 8446 section 6.1), or with a bare FIN as Python's sockets do it."""
     async with relayed(answer_slowly, offer=PLAIN) as relay:
-        client = await logged_in(relay, front.client)
+        client = await logged_in(relay, front)
         client.write(fetch(3) + fetch(4))
         client.finish_sending(notify=notify)
         assert await client.frame() == response(3, b"late")[4:]
@@ -204,7 +180,7 @@ async def test_an_acks_0_request_before_a_close_arrives(front: Secured) -> None:
         there.set()
 
     async with relayed(broker, offer=PLAIN, receive_buffer=SMALL_BUFFER) as relay:
-        client = await logged_in(relay, front.client)
+        client = await logged_in(relay, front)
         client.write(request)
         client.finish_sending()
         await client.read()
@@ -237,7 +213,7 @@ async def test_bulk_is_read_another_way_and_ends_as_orderly(
         await reader.read()
 
     async with relayed(broker, offer=PLAIN) as relay:
-        client = await logged_in(relay, front.client)
+        client = await logged_in(relay, front)
         client.write(request)
         client.finish_sending()
         assert await client.frame() == response(3, b"late")[4:]
@@ -264,36 +240,10 @@ async def test_much_behind_the_last_bytes_of_a_handshake(
         await reader.read()
 
     async with relayed(broker, offer=PLAIN) as relay:
-        port = relay.writer.get_extra_info("peername")[1]
-        assert front.client is not None
-        first = handshake(1, OAUTHBEARER) + authenticate(2, bearer()) + request
-        client = await TlsClient.connect(port, front.client, first=first)
-        await client.frame()
-        await client.frame()
+        client = await logged_in(relay, front, request)
         assert await client.frame() == response(3, b"late")[4:]
         client.close()
     assert arrived == [request[4:]]
-
-
-async def test_a_request_written_byte_by_byte(front: Secured) -> None:
-    """A record for each byte, and records cut by packets."""
-    async with relayed(answer_slowly, offer=PLAIN) as relay:
-        client = await logged_in(relay, front.client)
-        for byte in fetch(3):
-            client.write(bytes([byte]))
-            await asyncio.sleep(0)
-        assert await client.frame() == response(3, b"late")[4:]
-        client.close()
-
-
-async def test_handshake_split_at_every_byte(front: Secured) -> None:
-    async with relayed(answer_slowly, offer=PLAIN) as relay:
-        port = relay.writer.get_extra_info("peername")[1]
-        assert front.client is not None
-        client = await TlsClient.connect(port, front.client, bytewise=True)
-        client.write(handshake(1, OAUTHBEARER))
-        await client.frame()
-        client.close()
 
 
 @pytest.mark.parametrize(
@@ -308,8 +258,7 @@ async def test_handshake_split_at_every_byte(front: Secured) -> None:
 @pytest.mark.usefixtures("front")
 async def test_what_is_no_tls_is_told_apart_and_closed(first: bytes, reported: str | None) -> None:
     async with relayed(answer_slowly, offer=PLAIN) as relay:
-        port = relay.writer.get_extra_info("peername")[1]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await connect(relay)
         writer.write(first)
         assert len(await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)) < 10  # an alert at most
         writer.close()
@@ -318,90 +267,33 @@ async def test_what_is_no_tls_is_told_apart_and_closed(first: bytes, reported: s
     assert "closed tls_handshake_failed" in relay.shell.play.take()
 
 
-@pytest.mark.usefixtures("front")
-async def test_an_unauthenticated_client_is_a_connection_from_its_first_byte() -> None:
-    """So it is counted by max.connections, and timed, before its handshake."""
-    async with relayed(answer_slowly, offer=PLAIN) as relay:
-        port = relay.writer.get_extra_info("peername")[1]
-        before = len(relay.shell.clients)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"\x16\x03\x01")
-        await until(lambda: len(relay.shell.clients) == before + 1)
-        await turns()  # what it sent is read
-        (unauthenticated,) = (
-            one
-            for one in relay.shell.clients
-            if one.connection is not None
-            and one.connection.next_deadline() is not None
-            and one.connection.session.state.__class__.__name__ == "AwaitHandshake"
-        )
-        assert unauthenticated.connection is not None
-        deadline = unauthenticated.connection.next_deadline()
-        unauthenticated.call(lambda connection, _: connection.timer(deadline or 0.0))
-        assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
-        writer.close()
-    assert "closed authentication_timeout" in relay.shell.play.take()
-
-
 async def test_bytes_that_are_not_genuine_end_the_connection(front: Secured) -> None:
     async with relayed(answer_slowly, offer=PLAIN) as relay:
-        client = await logged_in(relay, front.client)
-        client.write_raw(b"\x17\x03\x03\x00\x20" + bytes(32))
+        client = await logged_in(relay, front)
+        client._writer.write(b"\x17\x03\x03\x00\x20" + bytes(32))
         client.write(fetch(3))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError, ssl.SSLError)):
             await client.frame()
         client.close()
 
 
-async def test_tls_where_there_is_none_is_told() -> None:
-    """A client with the wrong security.protocol: logged once the connection is closed."""
-    async with relayed(answer_slowly, offer=PLAIN, secured=BACK) as relay:
-        port = relay.writer.get_extra_info("peername")[1]
-        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
-            await TlsClient.connect(port, client_context(AUTHORITY))
-        assert relay.shell.met == [WrongProtocol.TLS]
-
-
-def test_a_broker_that_speaks_no_tls_is_a_broker_that_cannot_be_reached() -> None:
+async def test_a_broker_that_speaks_no_tls_is_a_broker_that_cannot_be_reached() -> None:
     """It closes when it sees a handshake: only the caller that dials gets the error."""
 
-    async def run() -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(4)
-            writer.close()
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(4)
+        writer.close()
 
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            loop = asyncio.get_running_loop()
-            connected = loop.create_future()
-            # There is no side: a call of any method fails here.
-            nobody: Any = None
-            await loop.create_connection(
-                lambda: ClientTls(
-                    nobody, ReadBuffer(), Turns().wait, context, "localhost", connected
-                ),
-                *server.sockets[0].getsockname(),
-            )
-            with pytest.raises(ConnectionResetError, match="does it speak TLS"):
-                await asyncio.wait_for(connected, PATIENCE_SECONDS)
-
-    context = client_context(AUTHORITY)
-    uvloop.run(run())
-
-
-async def test_no_context_of_a_worker_is_shared_by_two_sides() -> None:
-    """A frame of the client's is never decrypted into the broker side's unsent bytes."""
-    body = os.urandom(3 * MEGABYTE)
-
-    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            content = await read_frame(reader)
-            writer.write(response(struct.unpack_from(">i", content, 4)[0], body))
-            await writer.drain()
-
-    async with relayed(broker, offer=PLAIN, receive_buffer=SMALL_BUFFER * 4) as relay:
-        for number in range(3, 6):
-            relay.writer.write(produce(number, records=body))
-            assert (await relay.frame())[4:] == body
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        loop = asyncio.get_running_loop()
+        connected = loop.create_future()
+        # There is no side: a call of any method fails here.
+        nobody: Any = None
+        given = nobody, ReadBuffer(), Turns().wait, client_context(AUTHORITY), "localhost"
+        address = server.sockets[0].getsockname()
+        await loop.create_connection(lambda: ClientTls(*given, connected), *address)
+        with pytest.raises(ConnectionResetError, match="does it speak TLS"):
+            await asyncio.wait_for(connected, PATIENCE_SECONDS)
 
 
 async def test_linger_holds_for_what_is_encrypted(
@@ -411,8 +303,8 @@ async def test_linger_holds_for_what_is_encrypted(
     monkeypatch.setattr(module, "LINGER", 0.1)
     async with relayed(answer_at_length, offer=PLAIN, receive_buffer=SMALL_BUFFER) as relay:
         known = set(relay.shell.clients)
-        client = await logged_in(relay, front.client)
-        client.pause()
+        client = await logged_in(relay, front)
+        client._writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.write(fetch(3))
         (side,) = relay.shell.clients - known
         transport = side._transport
