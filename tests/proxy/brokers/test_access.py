@@ -1,6 +1,5 @@
 """The configured access to brokers, and its metrics."""
 
-import asyncio
 import base64
 import json
 import ssl
@@ -18,20 +17,23 @@ from proxy.brokers import access as access_module
 from proxy.brokers.access import Access, open_access
 from proxy.brokers.token_providers import MskIamIdentity
 from proxy.worker.endpoints import Endpoints
-from sasl.login import ClientExchange, LoginError, OAuthBearerClient, PlainClient, ScramClient
+from sasl.login import LoginError
 from tests.support.fake_broker import FakeBroker
 from tests.support.relay import Services, listener_of
+from tests.support.sasl import b64url
 from tests.support.settings import SCRAM, configured
 from tests.support.tls import Spoken
 from tests.support.upstream import SECRET, providing
 
 EXPIRY, FAILURES = registry.UPSTREAM_TOKEN_EXPIRY, registry.UPSTREAM_TOKEN_REFRESH_FAILURES
 ENDS = 1_800_000_000
+BY_TOKEN = {"mechanism": "OAUTHBEARER", "oauthbearer_token_endpoint_url": "file:token"}
+BY_PASSWORD = {"mechanism": "PLAIN", "username": "gate", "password": "file:secret"}
 
 
 def token(**claims: Any) -> str:
-    parts = (json.dumps(part).encode() for part in ({"alg": "RS256"}, claims))
-    return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts) + ".sig"
+    parts = (b64url(json.dumps(part).encode()) for part in ({"alg": "RS256"}, claims))
+    return ".".join(parts) + ".sig"
 
 
 def access(directory: Path, **settings: Any) -> Access:
@@ -44,8 +46,7 @@ def access(directory: Path, **settings: Any) -> Access:
 
 def with_file(directory: Path, content: str) -> Access:
     (directory / "token").write_text(content)
-    found = {"mechanism": "OAUTHBEARER", "oauthbearer_token_endpoint_url": "file:token"}
-    return access(directory, **found)
+    return access(directory, **BY_TOKEN)
 
 
 def reported(of: Access | Endpoints) -> dict[str, float]:
@@ -64,14 +65,24 @@ async def begin(access: Access) -> bytes:
     return (await access.identity.exchange()).first()
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-def test_a_password_is_told_nothing_of(tmp_path: Path, mechanism: str) -> None:
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_a_password_is_read_for_each_login(tmp_path: Path, mechanism: str) -> None:
     """It has no end, and one that cannot be read is counted as the failed login that it is."""
-    way = access(tmp_path, mechanism=mechanism, username="proxy", password="file:password")
+    way = access(tmp_path, **BY_PASSWORD | {"mechanism": mechanism})
     with pytest.raises(LoginError):
-        asyncio.run(begin(way))
-    (tmp_path / "password").write_text(SECRET)
-    assert b"proxy" in asyncio.run(begin(way))
+        await begin(way)
+    assert way.identity is not None
+    messages = []
+    for content in ("one\n", "two, with = and ü\r\n"):
+        (tmp_path / "secret").write_text(content)
+        exchange = await way.identity.exchange()
+        assert exchange.mechanism == mechanism
+        messages.append(exchange.first())
+    if mechanism == "PLAIN":
+        assert messages == [b"\0gate\0one", "\0gate\0two, with = and ü".encode()]
+    else:
+        assert {one.partition(b"r=")[0] for one in messages} == {b"n,,n=gate,"}
+        assert messages[0] != messages[1], "a nonce is used once"
     assert reported(way) == {}
 
 
@@ -92,29 +103,22 @@ def test_when_the_certificate_ends_is_told() -> None:
     assert reported(way) == values((registry.UPSTREAM_CERTIFICATE_EXPIRY, ENDS))
 
 
-def test_when_the_token_of_a_file_ends_is_told_once_it_was_read(tmp_path: Path) -> None:
+async def test_when_the_token_of_a_file_ends_is_told_once_it_was_read(tmp_path: Path) -> None:
+    """The end of the last one stays: an alert compares it with the clock."""
     way = with_file(tmp_path, token(exp=ENDS, sub="proxy"))
     assert reported(way) == values((FAILURES, 0))  # a rate needs the 0 before the 1
-    assert token(exp=ENDS, sub="proxy").encode() in asyncio.run(begin(way))
+    assert token(exp=ENDS, sub="proxy").encode() in await begin(way)
     assert reported(way) == values((FAILURES, 0), (EXPIRY, ENDS))
-
-
-def test_a_token_that_does_not_say_when_it_ends_is_not_said_to(tmp_path: Path) -> None:
-    way = with_file(tmp_path, "opaque")
-    asyncio.run(begin(way))
-    assert reported(way) == values((FAILURES, 0))
-
-
-def test_a_file_without_a_token_is_counted_and_the_end_of_the_last_one_stays(
-    tmp_path: Path,
-) -> None:
-    """An alert compares it with the clock."""
-    way = with_file(tmp_path, token(exp=ENDS))
-    asyncio.run(begin(way))
     (tmp_path / "token").unlink()
     with pytest.raises(LoginError):
-        asyncio.run(begin(way))
+        await begin(way)
     assert reported(way) == values((FAILURES, 1), (EXPIRY, ENDS))
+
+
+async def test_a_token_that_does_not_say_when_it_ends_is_not_said_to(tmp_path: Path) -> None:
+    way = with_file(tmp_path, "opaque")
+    await begin(way)
+    assert reported(way) == values((FAILURES, 0))
 
 
 def by_credentials(directory: Path, url: str, **more: Any) -> Access:
@@ -209,81 +213,22 @@ def _look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_module, "LOOK_EVERY", 0.0)
 
 
-def exchanges(directory: Path, *changes: str | None, **sasl: str) -> list[ClientExchange]:
-    """Begin a login per change, each of which is written to `secret` first; None: it is gone."""
-    upstream = {
-        "security.protocol": "SASL_SSL",
-        **{key.replace("_", "."): value for key, value in sasl.items()},
-    }
-    settings = configured(directory, SCRAM, upstream)
-    identity = open_access(settings.upstream, None).identity
-    assert identity is not None
-
-    async def begin() -> list[ClientExchange]:
-        found = []
-        for change in changes:
-            (directory / "secret").unlink(missing_ok=True)
-            if change is not None:
-                (directory / "secret").write_text(change)
-            found.append(await identity.exchange())
-        return found
-
-    return asyncio.run(begin())
-
-
-def by_password(directory: Path, mechanism: str, *changes: str | None) -> list[ClientExchange]:
-    return exchanges(
-        directory,
-        *changes,
-        sasl_mechanism=mechanism,
-        sasl_username="gate",
-        sasl_password="file:secret",
-    )
-
-
 def test_without_sasl_there_is_nobody_to_be() -> None:
     settings = configured(Path(), SCRAM, {"security.protocol": "SSL"})
     assert open_access(settings.upstream, None).identity is None
 
 
-def test_a_password_that_is_replaced_is_the_next_logins(tmp_path: Path) -> None:
-    first, second = by_password(tmp_path, "PLAIN", "one\n", "two, with = and ü\r\n")
-    assert first.first() == b"\0gate\0one"
-    assert second.first() == "\0gate\0two, with = and ü".encode()
-    assert isinstance(first, PlainClient)
-
-
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_scram(tmp_path: Path, mechanism: str) -> None:
-    first, second = by_password(tmp_path, mechanism, "one", "one")
-    assert isinstance(first, ScramClient)
-    assert first.mechanism == mechanism
-    assert first.first().startswith(b"n,,n=gate,r=")
-    assert first.first() != second.first(), "a nonce is used once"
-
-
-def test_a_password_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GATE_PASSWORD", "three")
-    [exchange] = exchanges(
-        tmp_path,
-        None,
-        sasl_mechanism="PLAIN",
-        sasl_username="gate",
-        sasl_password="env:GATE_PASSWORD",
-    )
-    assert exchange.first() == b"\0gate\0three"
-
-
-def test_an_environment_that_holds_no_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GATE_PASSWORD", "\udcff")
-    with pytest.raises(LoginError, match="is not text"):
-        exchanges(
-            tmp_path,
-            None,
-            sasl_mechanism="SCRAM-SHA-256",
-            sasl_username="gate",
-            sasl_password="env:GATE_PASSWORD",
-        )
+@pytest.mark.parametrize("content", ["three", "\udcff"])
+async def test_a_password_of_the_environment(
+    content: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GATE_PASSWORD", content)
+    way = access(tmp_path, **BY_PASSWORD | {"password": "env:GATE_PASSWORD"})
+    if content == "three":
+        assert await begin(way) == b"\0gate\0three"
+    else:
+        with pytest.raises(LoginError, match="is not text"):
+            await begin(way)
 
 
 @pytest.mark.parametrize(
@@ -295,32 +240,24 @@ def test_an_environment_that_holds_no_text(monkeypatch: pytest.MonkeyPatch, tmp_
         ("x" * 100_000, "too long for a secret"),
     ],
 )
-def test_no_password_no_login(tmp_path: Path, content: str | None, problem: str) -> None:
+async def test_no_password_no_login(tmp_path: Path, content: str | None, problem: str) -> None:
     """And the old one is not used either: its removal was intended."""
+    way, path = access(tmp_path, **BY_PASSWORD), tmp_path / "secret"
+    path.write_text("one")
+    await begin(way)
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
     with pytest.raises(LoginError, match=problem) as caught:
-        by_password(tmp_path, "PLAIN", "one", content)
+        await begin(way)
     assert "one" not in str(caught.value).replace(str(tmp_path), "")
 
 
-def test_a_token_of_a_file(tmp_path: Path) -> None:
-    first, second = exchanges(
-        tmp_path,
-        "abc\n",
-        "def",
-        sasl_mechanism="OAUTHBEARER",
-        sasl_oauthbearer_token_endpoint_url="file:secret",
-    )
-    assert isinstance(first, OAuthBearerClient)
-    assert b"auth=Bearer abc\x01" in first.first()
-    assert b"auth=Bearer def\x01" in second.first()
-
-
-@pytest.mark.parametrize("content", [None, "", "two words", "abc\x01auth=Bearer def"])
-def test_no_token_no_login(tmp_path: Path, content: str | None) -> None:
-    with pytest.raises(LoginError):
-        exchanges(
-            tmp_path,
-            content,
-            sasl_mechanism="OAUTHBEARER",
-            sasl_oauthbearer_token_endpoint_url="file:secret",
-        )
+async def test_a_token_of_a_file_is_read_for_each_login(tmp_path: Path) -> None:
+    for content in ("abc\n", "def"):
+        way = with_file(tmp_path, content)
+        assert f"auth=Bearer {content.strip()}\x01".encode() in await begin(way)
+    for content in ("", "two words", "abc\x01auth=Bearer def"):
+        (tmp_path / "token").write_text(content)
+        with pytest.raises(LoginError):
+            await begin(way)

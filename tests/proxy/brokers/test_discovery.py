@@ -18,13 +18,13 @@ from proxy.brokers.discovery import (
     SidecarDiscovery,
 )
 from proxy.brokers.gateway import BrokerTable
-from proxy.brokers.transparent import TransparentDiscovery
+from proxy.brokers.transparent import DestinationRefused, TransparentDiscovery
 from proxy.config.values import Address, PortRange, Secret
 from proxy.connection.frames import route_key
 from proxy.wire.api_versions import BrokerIdentity
 from proxy.wire.metadata import MAX_BROKERS
 from tests.support.fake_broker import FakeBroker
-from tests.support.processes import PATIENCE_SECONDS, until
+from tests.support.processes import PATIENCE_SECONDS, free_ports, until
 
 HOST = "127.0.0.1"
 
@@ -110,18 +110,6 @@ async def test_the_log_has_ipv6_addresses_in_brackets(caplog: pytest.LogCaptureF
     assert "broker 2 moved to [::1]:10" in caplog.messages
 
 
-async def test_a_broker_leaves_after_the_grace_time() -> None:
-    async with running() as cluster:
-        discovery = cluster.discovery
-        await discovery.round(now=0)
-        cluster.show({1: (HOST, cluster.one.port)})
-        await discovery.round(now=10)
-        assert not cluster.left
-        await discovery.round(now=110)
-        assert cluster.left == [2]
-        assert list(discovery.brokers) == [1]
-
-
 async def test_versions_are_refreshed_by_age_and_on_suspicion_and_told_when_they_changed() -> None:
     """A rolling upgrade changes them."""
     async with running() as cluster:
@@ -175,7 +163,7 @@ def announced(broker: DiscoveredBroker) -> object:
     return broker.announced.apis
 
 
-async def test_a_broker_that_is_away_counts_until_it_leaves() -> None:
+async def test_a_broker_that_is_away_counts_until_it_leaves_after_the_grace_time() -> None:
     """It may come back as it was."""
     old, new = {18: (0, 4), 3: (0, 12)}, {18: (0, 4), 3: (0, 13)}
     async with running() as cluster:
@@ -185,7 +173,9 @@ async def test_a_broker_that_is_away_counts_until_it_leaves() -> None:
         cluster.show({1: (HOST, cluster.one.port)})
         await discovery.round(now=10)
         assert announced(discovery.brokers[1]) == old
+        assert not cluster.left
         await discovery.round(now=110)
+        assert (cluster.left, list(discovery.brokers)) == ([2], [1])
         await discovery.round(now=111)
         assert announced(discovery.brokers[1]) == new
 
@@ -216,9 +206,7 @@ async def test_the_broker_at_an_original_destination_is_known(highest: int) -> N
     """By its own answer or, if it is too old for that, by the address that it advertises."""
     async with FakeBroker(versions={18: (0, highest), 3: (0, 13)}, node_id=2) as fake:
         fake.brokers = {1: ("elsewhere", 9092), 2: (HOST, fake.port)}
-        access = Access(timeout_s=PATIENCE_SECONDS)
-        discovery = TransparentDiscovery(access=access, on_versions=lambda _: None)
-        broker = await discovery.broker(Address(HOST, fake.port))
+        broker = await transparent().broker(Address(HOST, fake.port))
         view = BrokerView(broker, resolve=None)
         assert view.identity == BrokerIdentity(cluster_id="c1", node_ids={2})
 
@@ -232,17 +220,6 @@ async def test_a_broker_whose_address_another_has_leaves_at_once() -> None:
         await discovery.round(now=1)
         assert cluster.left == [2]
         assert list(discovery.brokers) == [1, 4]
-
-
-async def test_silence_of_all_brokers_changes_nothing() -> None:
-    async with running() as cluster:
-        discovery = cluster.discovery
-        await discovery.round(now=0)
-        cluster.one.answer = cluster.two.answer = b""
-        assert not await discovery.round(now=1000)
-        assert list(discovery.brokers) == [1, 2]
-        assert all(broker.ready for broker in discovery.brokers.values())
-        assert not cluster.left
 
 
 def reach(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -266,6 +243,8 @@ async def test_a_cluster_that_cannot_be_reached_is_told_and_when_it_can_again(
             await discovery.look(now=now)
             assert discovery.unreachable is not None
         assert len(reach(caplog)) == 1
+        assert (list(discovery.brokers), cluster.left) == ([1, 2], []), "what was known stays"
+        assert all(broker.ready for broker in discovery.brokers.values())
         cluster.one.answer = None
         await discovery.look(now=64)
         assert discovery.unreachable is None
@@ -414,3 +393,37 @@ async def test_a_broker_that_refuses_the_proxy_is_asked_after_growing_pauses(
         assert pauses == sorted(pauses)
         assert pauses[-1] == MAX_AFTER_REFUSAL
         assert discovery.pause(0) > MAX_AFTER_REFUSAL
+
+
+# Brokers that clients dialled: the facts remembered about them, and the log lines
+
+
+def transparent() -> TransparentDiscovery:
+    access = Access(timeout_s=PATIENCE_SECONDS)
+    return TransparentDiscovery(access=access, on_versions=lambda _: None)
+
+
+async def test_a_broker_that_is_dialled_in_vain_is_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Otherwise any client could fill the disk, with a line per connection."""
+    nobody = Address("127.0.0.1", *free_ports(1))
+    discovery = transparent()
+    for _ in range(5):
+        with pytest.raises(DestinationRefused, match="cannot be reached"):
+            await discovery.broker(nobody)
+    assert not discovery.brokers
+    (line,) = caplog.messages
+    assert line.startswith(f"API versions unknown: broker {nobody}")
+
+
+async def test_brokers_that_clients_were_brought_to_and_that_answer_no_more() -> None:
+    discovery = transparent()
+    async with FakeBroker() as one:
+        async with FakeBroker() as two:
+            for broker in (one, two):
+                await discovery.broker(Address(broker.host, broker.port))
+        assert not await discovery.round(VERSIONS_MAX_AGE * 1e6)
+        assert discovery.unreachable is None, "one of them answers"
+    assert not await discovery.round(VERSIONS_MAX_AGE * 2e6)
+    assert discovery.unreachable is not None

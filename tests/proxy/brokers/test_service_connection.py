@@ -7,9 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
-import uvloop
 
-from metrics.snapshot import Snapshot
 from proxy.brokers import service_connection
 from proxy.brokers.access import Access
 from proxy.brokers.own_requests import OWN_CORRELATION_ID
@@ -34,37 +32,27 @@ from tests.support.tls import AUTHORITY, OURS, Spoken, client_context, server_co
 Fetch = Callable[..., Awaitable[Any]]
 
 
-def ask(broker: FakeBroker, fetch: Fetch, timeout_s: float = PATIENCE_SECONDS) -> Any:
-    async def conversation() -> Any:
-        async with broker:
-            return await fetch("127.0.0.1", broker.port, Access(timeout_s=timeout_s))
-
-    return asyncio.run(conversation())
+async def asked(
+    broker: FakeBroker,
+    fetch: Fetch = fetch_broker,
+    *more: int | None,
+    host: str = "127.0.0.1",
+    timeout_s: float = PATIENCE_SECONDS,
+    tls: ssl.SSLContext | None = None,
+) -> Any:
+    async with broker:
+        access = Access(timeout_s=timeout_s, tls=None if tls is None else Spoken(tls))
+        return await fetch(host, broker.port, access, *more)
 
 
 @pytest.mark.parametrize("highest", range(6))
-def test_api_versions_of_brokers_old_and_new(highest: int) -> None:
+async def test_api_versions_of_brokers_old_and_new(highest: int) -> None:
     """A broker that does not know v5 names its own highest version (KIP-511)."""
     broker = FakeBroker(versions={18: (0, highest), 1: (4, 17)})
-    upstream, identity = ask(broker, fetch_broker)
+    upstream, identity = await asked(broker)
     assert upstream.apis == broker.versions
     assert identity == UNKNOWN_BROKER
     assert broker.requests == ([(18, 5)] if highest == 5 else [(18, 5), (18, highest)])
-
-
-def identified(broker: FakeBroker, node_id: int | None = None) -> BrokerIdentity:
-    """Identity of a broker at its own address; `node_id`: the expected one."""
-
-    async def conversation() -> BrokerIdentity:
-        async with broker:
-            access = Access(timeout_s=PATIENCE_SECONDS)
-            broker.brokers = {
-                id_: (host, port or broker.port) for id_, (host, port) in broker.brokers.items()
-            }
-            _, identity = await fetch_broker("127.0.0.1", broker.port, access, node_id)
-            return identity
-
-    return asyncio.run(conversation())
 
 
 NODES = {1: ("kafka-1", 9092), 2: ("127.0.0.1", 0), 3: ("kafka-3", 9092)}
@@ -72,57 +60,59 @@ NODES = {1: ("kafka-1", 9092), 2: ("127.0.0.1", 0), 3: ("kafka-3", 9092)}
 WITH_IDS = {3: (0, 13), 18: (0, 5)}
 
 
-@pytest.mark.parametrize("said", [None, 1, 2, 3, 9])
-@pytest.mark.parametrize("node_id", [1, 2, 3])
-def test_a_broker_with_v5_says_which_node_it_is(node_id: int, said: int | None) -> None:
-    """Whatever address it advertises, and whatever it was before."""
-    broker = FakeBroker(brokers=dict(NODES), versions=WITH_IDS, node_id=node_id)
-    identity = identified(broker, said)
-    assert identity == BrokerIdentity(cluster_id="c1", node_ids=frozenset({node_id}))
+WITHOUT_CLUSTER = {3: (0, 1), 18: (0, 4)}
+"""Metadata has a cluster id from v2 on."""
 
 
-def test_a_broker_that_is_none_of_the_clusters_nodes_is_unknown() -> None:
-    """It is not registered yet, say."""
-    broker = FakeBroker(brokers=dict(NODES), versions=WITH_IDS, node_id=7)
-    assert identified(broker) == BrokerIdentity(cluster_id="c1")
+@pytest.mark.parametrize(
+    ("given", "node_ids"),
+    [
+        *(({"versions": WITH_IDS, "node_id": node_id}, {node_id}) for node_id in NODES),
+        ({"versions": WITH_IDS, "node_id": 7}, {}),
+        ({"versions": WITH_IDS}, {}),
+        ({}, {2}),
+        ({"brokers": {1: ("kafka-1", 9092)}}, {}),
+        ({"versions": WITHOUT_CLUSTER}, None),
+    ],
+    ids=[*NODES, "not registered yet", "refuses nobody", "older", "older, elsewhere", "nameless"],
+)
+@pytest.mark.parametrize("expected", [None, 1, 2, 3, 9])
+async def test_which_node_a_broker_is(
+    given: dict[str, Any], node_ids: set[int] | None, expected: int | None
+) -> None:
+    """A broker with ApiVersions v5 is known by its answer, an older one by the address that it
+    advertises; what was expected does not matter."""
+    async with FakeBroker(**{"brokers": dict(NODES)} | given) as broker:
+        addresses = broker.brokers.items()
+        broker.brokers = {id_: (host, port or broker.port) for id_, (host, port) in addresses}
+        access = Access(timeout_s=PATIENCE_SECONDS)
+        _, identity = await fetch_broker("127.0.0.1", broker.port, access, expected)
+    if node_ids is None:
+        assert identity == UNKNOWN_BROKER
+    else:
+        assert identity == BrokerIdentity(cluster_id="c1", node_ids=frozenset(node_ids))
 
 
-def test_a_broker_that_refuses_nobody_is_unknown() -> None:
-    """It has v5, and does not look at the ids: then it may be any."""
-    broker = FakeBroker(brokers=dict(NODES), versions=WITH_IDS)
-    assert identified(broker) == BrokerIdentity(cluster_id="c1")
-
-
-def test_an_older_broker_is_known_by_its_address() -> None:
-    identity = identified(FakeBroker(brokers=dict(NODES)))
-    assert identity == BrokerIdentity(cluster_id="c1", node_ids=frozenset({2}))
-    elsewhere = FakeBroker(brokers={1: ("kafka-1", 9092)})
-    assert identified(elsewhere) == BrokerIdentity(cluster_id="c1")
-    nameless = FakeBroker(brokers=dict(NODES), versions={3: (0, 1), 18: (0, 4)})
-    assert identified(nameless) == UNKNOWN_BROKER, "no cluster id before Metadata v2"
-
-
-def test_versions_are_known_whatever_metadata_says() -> None:
+async def test_versions_are_known_whatever_metadata_says() -> None:
     broker = FakeBroker(brokers={1: ("", 0)})
-    broker.host = "127.0.0.1"
-    upstream, identity = ask(broker, fetch_broker)
+    upstream, identity = await asked(broker)
     assert upstream.apis == broker.versions
     assert identity == UNKNOWN_BROKER
 
 
 @pytest.mark.parametrize("fetch", [fetch_broker, fetch_metadata])
-def test_a_listener_that_wants_a_login_is_known_by_its_hanging_up(fetch: Fetch) -> None:
+async def test_a_listener_that_wants_a_login_is_known_by_its_hanging_up(fetch: Fetch) -> None:
     """Clients would be let in by us, and closed at their first request."""
     with pytest.raises(LoginRefused, match=r"set upstream\.security\.protocol: SASL_SSL"):
-        ask(WantsLogin(), fetch)
+        await asked(WantsLogin(), fetch)
 
 
 @pytest.mark.parametrize("version", range(1, 15))
-def test_metadata_in_every_version(version: int) -> None:
+async def test_metadata_in_every_version(version: int) -> None:
     broker = FakeBroker(
         brokers={1: ("kafka-1", 9092), 2: ("kafka-2", 9093)}, versions={18: (0, 4), 3: (0, version)}
     )
-    view = ask(broker, fetch_metadata)
+    view = await asked(broker, fetch_metadata)
     assert view.brokers == {
         1: BrokerAddress(host="kafka-1", port=9092, rack="r1"),
         2: BrokerAddress(host="kafka-2", port=9093, rack="r1"),
@@ -149,133 +139,101 @@ def test_metadata_in_every_version(version: int) -> None:
     ],
 )
 @pytest.mark.parametrize("fetch", [fetch_broker, fetch_metadata])
-def test_whatever_else_comes_is_the_brokers_fault(fetch: Fetch, answer: bytes) -> None:
+async def test_whatever_else_comes_is_the_brokers_fault(fetch: Fetch, answer: bytes) -> None:
     with pytest.raises(BrokerFault):
-        ask(FakeBroker(answer=answer), fetch)
+        await asked(FakeBroker(answer=answer), fetch)
 
 
 async def test_the_kernel_probes_the_connection() -> None:
     async def question(_: ServiceConnection) -> list[tuple[int, ...]]:
         return list(options_of_connections_to(broker.port))
 
-    broker = FakeBroker()
-    async with broker:
+    async with FakeBroker() as broker:
         access = Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000))
         met = await service_connection.ask("127.0.0.1", broker.port, access, question)
         assert met == [(1, 50, 10, 3, 80_000)]
 
 
-def test_silence_ends_with_the_timeout() -> None:
+async def test_silence_ends_with_the_timeout() -> None:
     with pytest.raises(BrokerFault, match="no answer within"):
-        ask(FakeBroker(silent=True), fetch_broker, timeout_s=0.05)
+        await asked(FakeBroker(silent=True), timeout_s=0.05)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "a" * 70 + ".invalid", "\udcff"])
-def test_a_broker_that_cannot_be_reached(host: str) -> None:
+async def test_a_broker_that_cannot_be_reached(host: str) -> None:
     """Refused, or a name that no resolver would take."""
-
-    async def conversation() -> None:
-        (port,) = free_ports(1)
+    (port,) = free_ports(1)
+    with pytest.raises(BrokerFault):
         await fetch_broker(host, port, Access(timeout_s=PATIENCE_SECONDS))
 
-    with pytest.raises(BrokerFault):
-        asyncio.run(conversation())
 
-
-def test_a_view_with_an_impossible_broker_is_refused() -> None:
+async def test_a_view_with_an_impossible_broker_is_refused() -> None:
     with pytest.raises(BrokerFault, match="broker 1 at"):
-        ask(FakeBroker(brokers={1: ("", 0)}), fetch_metadata)
+        await asked(FakeBroker(brokers={1: ("", 0)}), fetch_metadata)
 
 
-def test_a_login_whose_answer_has_a_broken_header() -> None:
+async def test_a_login_whose_answer_has_a_broken_header() -> None:
     """The number of tagged fields is there, and the fields are missing."""
 
     class Sent:
         def write(self, data: bytes) -> None:
             """Nobody reads it."""
 
-    async def conversation() -> None:
-        reader = asyncio.StreamReader()
-        for answer in (handshake_response(0, ("PLAIN",)), b"\x05"):
-            content = struct.pack(">i", OWN_CORRELATION_ID) + answer
-            reader.feed_data(struct.pack(">i", len(content)) + content)
-        connection = ServiceConnection(reader, cast(asyncio.StreamWriter, Sent()))
-        connection.offered = UpstreamVersions(apis={36: (0, 2)})
-        await connection.log_in(Somebody().exchange())
+    reader = asyncio.StreamReader()
+    for answer in (handshake_response(0, ("PLAIN",)), b"\x05"):
+        content = struct.pack(">i", OWN_CORRELATION_ID) + answer
+        reader.feed_data(struct.pack(">i", len(content)) + content)
+    connection = ServiceConnection(reader, cast(asyncio.StreamWriter, Sent()))
+    connection.offered = UpstreamVersions(apis={36: (0, 2)})
 
-    with pytest.raises(BrokerFault, match="API 36"):
-        asyncio.run(conversation())
-
-
-class Somebody:
-    """A user that logs in with PLAIN."""
-
-    async def exchange(self) -> ClientExchange:
+    async def exchange() -> ClientExchange:
         return PlainClient("ann", "secret")
 
-    async def run(self) -> None:
-        """Nothing is to be kept fresh."""
-
-    def collect(self, snapshot: Snapshot) -> None:
-        """Nothing is counted."""
+    with pytest.raises(BrokerFault, match="API 36"):
+        await connection.log_in(exchange())
 
 
 EXPIRED = AUTHORITY.issue(begins=-2 * HOUR, ends=-HOUR)
-
-
-def asked(
-    broker: ssl.SSLContext | None, ours: ssl.SSLContext | None, host: str = "127.0.0.1"
-) -> int:
-    """How many APIs the broker offers."""
-
-    async def ask() -> int:
-        async with FakeBroker(tls=broker) as listening:
-            access = Access(timeout_s=PATIENCE_SECONDS, tls=None if ours is None else Spoken(ours))
-            found, _ = await fetch_broker(host, listening.port, access)
-            return len(found.apis)
-
-    return uvloop.run(ask())
+TRUSTING = client_context(AUTHORITY)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_broker_is_asked_over_tls(host: str) -> None:
-    assert asked(server_context(OURS), client_context(AUTHORITY), host) == 3
+async def test_a_broker_is_asked_over_tls(host: str) -> None:
+    found, _ = await asked(FakeBroker(tls=server_context(OURS)), host=host, tls=TRUSTING)
+    assert len(found.apis) == 3
 
 
-def test_a_broker_that_wants_a_certificate_gets_it() -> None:
-    broker = server_context(OURS, clients_of=AUTHORITY)
-    assert asked(broker, client_context(AUTHORITY, shown=AUTHORITY.issue("proxy"))) == 3
+async def test_a_broker_that_wants_a_certificate_gets_it() -> None:
+    wanting = server_context(OURS, clients_of=AUTHORITY)
+    ours = client_context(AUTHORITY, shown=AUTHORITY.issue("proxy"))
+    found, _ = await asked(FakeBroker(tls=wanting), tls=ours)
+    assert len(found.apis) == 3
     with pytest.raises(BrokerFault, match=r"requires a client certificate|closed the connection"):
-        asked(broker, client_context(AUTHORITY))
+        await asked(FakeBroker(tls=wanting), tls=TRUSTING)
 
 
 @pytest.mark.parametrize(
     ("broker", "ours", "problem"),
     [
         (OURS, client_context(Authority("other")), "its certificate is refused: unable to get"),
-        (EXPIRED, client_context(AUTHORITY), "its certificate is refused: certificate has expired"),
+        (EXPIRED, TRUSTING, "its certificate is refused: certificate has expired"),
         (
             AUTHORITY.issue(hosts=("elsewhere",)),
-            client_context(AUTHORITY),
+            TRUSTING,
             "its certificate is refused: IP address mismatch",
         ),
     ],
     ids=["unknown authority", "expired", "wrong host"],
 )
-def test_what_is_wrong_is_said(broker: Issued, ours: ssl.SSLContext, problem: str) -> None:
+async def test_what_is_wrong_is_said(broker: Issued, ours: ssl.SSLContext, problem: str) -> None:
     with pytest.raises(BrokerFault, match=problem):
-        asked(server_context(broker), ours)
+        await asked(FakeBroker(tls=server_context(broker)), tls=ours)
 
 
-def test_a_broker_that_answers_with_a_tls_alert_is_called_by_its_name() -> None:
+async def test_a_broker_that_answers_with_a_tls_alert_is_called_by_its_name() -> None:
     """`security.protocol` was forgotten: not "an answer of 352518144 bytes"."""
-
-    async def ask() -> None:
-        async with FakeBroker(answer=bytes.fromhex("15030300020246")) as broker:
-            await fetch_broker("127.0.0.1", broker.port, Access(timeout_s=PATIENCE_SECONDS))
-
     with pytest.raises(BrokerFault, match=r"speaks TLS; set upstream.security.protocol: SASL_SSL"):
-        uvloop.run(ask())
+        await asked(FakeBroker(answer=bytes.fromhex("15030300020246")))
 
 
 @pytest.mark.parametrize(
@@ -286,7 +244,7 @@ def test_a_broker_that_answers_with_a_tls_alert_is_called_by_its_name() -> None:
     ],
     ids=["closes, as Kafka does", "answers"],
 )
-def test_a_broker_without_tls_is_called_by_its_name(answer: bytes, problem: str) -> None:
+async def test_a_broker_without_tls_is_called_by_its_name(answer: bytes, problem: str) -> None:
     """A ClientHello is a frame of 369 MB to it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -295,12 +253,8 @@ def test_a_broker_without_tls_is_called_by_its_name(answer: bytes, problem: str)
         writer.close()
         await writer.wait_closed()
 
-    async def ask() -> None:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        async with server:
-            access = Access(timeout_s=PATIENCE_SECONDS, tls=Spoken(client_context(AUTHORITY)))
+        access = Access(timeout_s=PATIENCE_SECONDS, tls=Spoken(TRUSTING))
+        with pytest.raises(BrokerFault, match=problem):
             await fetch_broker("127.0.0.1", port, access)
-
-    with pytest.raises(BrokerFault, match=problem):
-        uvloop.run(ask())

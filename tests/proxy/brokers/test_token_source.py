@@ -43,14 +43,6 @@ async def test_what_the_endpoint_is_asked() -> None:
         assert scoped.body == ("grant_type=client_credentials&scope=kafka+api%3A%2F%2Fx%2F.default")
 
 
-async def test_a_token_that_is_held_is_not_asked_for() -> None:
-    async with with_provider() as (tokens, provider):
-        assert provider.asked == []
-        assert [await tokens.current() for _ in range(3)] == ["token-1"] * 3
-        assert (len(provider.asked), tokens.refresh_failures) == (1, 0)
-        assert tokens.expires_at is not None
-
-
 async def test_those_who_wait_share_one_fetch() -> None:
     """A thousand clients that connect at once ask the identity provider once."""
 
@@ -275,10 +267,6 @@ async def test_an_endpoint_that_does_not_answer(monkeypatch: pytest.MonkeyPatch)
         provider.answering.clear()
         assert "no answer within 0.2 seconds" in await why_none(tokens)
         provider.answering.set()
-
-
-def test_nobody_listens() -> None:
-    assert "Connect" in asyncio.run(why_none(asking("http://127.0.0.1:9/token")))
 
 
 async def test_an_endpoint_with_a_certificate_of_nobody_is_told_nothing() -> None:
