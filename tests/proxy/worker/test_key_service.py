@@ -3,8 +3,6 @@
 import asyncio
 import gzip
 import logging
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -116,44 +114,6 @@ async def test_redirects_are_not_followed(status: int, caplog: pytest.LogCapture
         assert keys.cache.refresh_failures == 3
         why = f"HTTP status {status}: redirects are not followed, configure where it is"
         assert caplog.messages == [f"JWKS http://127.0.0.1:{provider.port}/jwks: {why}"]
-
-
-def test_no_redirect_leads_from_https_to_http(tmp_path: Path) -> None:
-    """In a process of its own, which trusts the provider's certificate."""
-    program = (
-        "import asyncio, sys\n"
-        "from proxy.worker.identity_services import KeyService\n"
-        "from sasl.jwks import KeyCache\n"
-        "keys = KeyService(KeyCache(), sys.argv[1]); asyncio.run(keys.refresh())\n"
-        "print(keys.cache.key_count, keys.cache.last_error)"
-    )
-    authority, provider, plain = Authority(), Provider(), Provider()
-    ca = authority.write(tmp_path)
-
-    async def answer(url: str) -> str:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-c", program, url),
-            env={**os.environ, "SSL_CERT_FILE": str(ca)},
-            stdout=asyncio.subprocess.PIPE,
-        )
-        return (await process.communicate())[0].decode().strip()
-
-    async def run() -> None:
-        server = TestServer(provider.app())
-        async with TestServer(plain.app()) as other, asyncio.timeout(PATIENCE_SECONDS):
-            await server.start_server(ssl=server_context(authority.issue()))
-            try:
-                url = str(server.make_url("/jwks"))
-                assert await answer(url) == "1 None", "its certificate is trusted"
-                provider.status = 302
-                provider.headers = {"Location": str(other.make_url("/jwks"))}
-                assert (await answer(url)).startswith("0 HTTP status 302: redirects")
-            finally:
-                await server.close()
-        assert (provider.asked, plain.asked) == (2, 0)
-
-    asyncio.run(run())
 
 
 async def test_a_token_is_sent_to_the_endpoint_alone(

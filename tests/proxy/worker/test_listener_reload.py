@@ -1,4 +1,5 @@
-"""What a reload changes for connections that are open: the authentications that come after it."""
+"""What a reload changes for connections that are open: the authentications that come after it; and
+a listener with two issuers."""
 
 import asyncio
 import time
@@ -7,6 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from metrics import registry
+from metrics.snapshot import Snapshot
 from proxy.config.listener import Listener as Settings
 from proxy.net.relay import ClientSide
 from proxy.worker.listener import Listener
@@ -14,7 +17,7 @@ from sasl.states import Enforcement
 from tests.support.frames import authenticate, bearer, fetch, handshake
 from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, log_in, log_in_by_scram
 from tests.support.relay import Services, listener_of
-from tests.support.sasl import NOW, document, ed_key
+from tests.support.sasl import NOW, claims, document, ec_key, ed_key, rsa_key, token
 from tests.support.settings import configured
 
 BEFORE: dict[str, Any] = {
@@ -33,55 +36,37 @@ def settings(directory: Path, **changes: object) -> Settings:
     return configured(directory, given).listeners[0]
 
 
-def opened(directory: Path, **changes: object) -> Listener:
-    return listener_of(settings(directory, **changes), Services())
-
-
 @pytest.fixture
-def listener(tmp_path: Path) -> Listener:
+def keys(tmp_path: Path) -> Path:
     (tmp_path / "keys.json").write_bytes(document(ed_key().jwk()))
-
-    async def made() -> Listener:
-        return opened(tmp_path)
-
-    one = asyncio.run(made())
-    assert one.keys[""].cache.loaded(document(ed_key().jwk()), NOW)
-    return one
+    return tmp_path
 
 
-def test_why_keys_were_never_read_is_told(listener: Listener, tmp_path: Path) -> None:
-    assert listener.not_ready() == []
-
-    async def reasons() -> list[str]:
-        other = opened(tmp_path, **{"sasl.oauthbearer.jwks.endpoint.url": "file:none.json"})
-        before = other.not_ready()
-        await other.keys[""].refresh()
-        return before + other.not_ready()
-
-    before, after = asyncio.run(reasons())
-    assert before == "listener clients: signing keys were never read: no answer yet"
-    assert after.startswith("listener clients: signing keys were never read: FileNotFoundError: ")
+def opened(directory: Path, **changes: object) -> Listener:
+    listener = listener_of(settings(directory, **changes), Services())
+    for service in listener.keys.values():
+        service.cache.loaded(document(ed_key().jwk()), NOW)
+    return listener
 
 
-async def test_a_listener_whose_keys_are_too_old_is_not_ready(tmp_path: Path) -> None:
+async def test_a_listener_whose_keys_are_missing_or_too_old_is_not_ready(tmp_path: Path) -> None:
     """Every token is refused: of several proxies another one may have keys."""
+    listener = listener_of(settings(tmp_path), Services())
+    service, begins = listener.keys[""], "listener clients: signing keys "
+    assert listener.not_ready() == [f"{begins}were never read: no answer yet"]
+    await service.refresh()
+    assert listener.not_ready()[0].startswith(f"{begins}were never read: FileNotFoundError: ")
     now = asyncio.get_running_loop().time()
-    stale, fresh, without = (
-        opened(tmp_path, name="stale"),
-        opened(tmp_path, name="fresh"),
-        opened(tmp_path, name="without", **{"sasl.enabled.mechanisms": [SCRAM]}),
-    )
-    assert not without.keys, "its clients present no tokens"
-    stale.keys[""].cache.loaded(document(ed_key().jwk()), now - 86_401)
-    fresh.keys[""].cache.loaded(document(ed_key().jwk()), now - 86_300)
-    stale.keys[""].cache.failed("HTTP status 503", now)
-    fresh.keys[""].cache.failed("HTTP status 503", now)
-    (reason,) = stale.not_ready()
-    assert reason.startswith("listener stale: signing keys are too old, read 8640")
+    service.cache.loaded(document(ed_key().jwk()), now - 86_401)
+    service.cache.failed("HTTP status 503", now)
+    (reason,) = listener.not_ready()
+    assert reason.startswith(f"{begins}are too old, read 8640")
     assert reason.endswith(" s ago: HTTP status 503")
-    assert fresh.not_ready() == without.not_ready() == []
-    stale.keys[""].cache.loaded(document(ed_key().jwk()), now)
-    assert stale.not_ready() == []
+    service.cache.loaded(document(ed_key().jwk()), now - 86_300)
+    service.cache.failed("HTTP status 503", now)
+    assert listener.not_ready() == []
+    without = opened(tmp_path, sasl_enabled_mechanisms=[SCRAM])
+    assert (without.keys, without.not_ready()) == ({}, []), "its clients present no tokens"
 
 
 class Opened(Playbook):
@@ -98,14 +83,15 @@ def good_now() -> dict[str, Any]:
     return {"iat": now - 10, "exp": now + 3_000}
 
 
-def test_an_open_connection_is_held_to_what_was_reloaded_at_its_next_authentication(
-    listener: Listener, tmp_path: Path
+async def test_an_open_connection_is_held_to_what_was_reloaded_at_its_next_authentication(
+    keys: Path,
 ) -> None:
     """Or a migration would end when the last connection of before it does: never."""
+    listener = opened(keys)
     play = Opened(listener)
     log_in_by_scram(play, version=1)
     assert play.take()[2] == "to client: #3 token error 0 lifetime 3600000"
-    listener.apply(settings(tmp_path, reauth_enforcement="enforce", connections_max_reauth_ms=3000))
+    listener.apply(settings(keys, reauth_enforcement="enforce", connections_max_reauth_ms=3000))
     assert play.session.deadline == NOW + 3600.0, "a session that is open stays as it is"
     assert play.session.enforcement is Enforcement.PROBE
 
@@ -116,28 +102,30 @@ def test_an_open_connection_is_held_to_what_was_reloaded_at_its_next_authenticat
     assert play.take() == ["expired enforce by Fetch", "closed expired", "close"]
 
 
-def test_a_reload_logs_how_many_sessions_keep_their_terms(
-    listener: Listener, tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_a_reload_logs_how_many_sessions_keep_their_terms(
+    keys: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    listener = opened(keys)
     plays = [Opened(listener) for _ in range(3)]
     for play in plays[:2]:
         log_in_by_scram(play, version=1)
     listener.clients = {cast(ClientSide, play) for play in plays}
     caplog.set_level("INFO", "proxy.worker.listener")
-    listener.apply(settings(tmp_path, connections_max_idle_ms=60_000))
+    listener.apply(settings(keys, connections_max_idle_ms=60_000))
     assert caplog.text == ""
-    listener.apply(settings(tmp_path, reauth_enforcement="enforce"))
+    listener.apply(settings(keys, reauth_enforcement="enforce"))
     assert "clients: 2 sessions of this worker keep their old terms" in caplog.text
 
 
-def test_so_it_is_by_a_reloaded_exception(listener: Listener, tmp_path: Path) -> None:
+async def test_so_it_is_by_a_reloaded_exception(keys: Path) -> None:
+    listener = opened(keys)
     play = Opened(listener)
     log_in_by_scram(play, version=1)
     override = {"principal": "User:alice", "connections.max.reauth.ms": 5_000}
-    listener.apply(settings(tmp_path, reauth_overrides=[override]))
+    listener.apply(settings(keys, reauth_overrides=[override]))
     log_in_by_scram(play, version=1, first_id=4)
     assert play.session.session_lifetime_ms == 5_000
-    listener.apply(settings(tmp_path))
+    listener.apply(settings(keys))
     play.now += 1.0
     log_in_by_scram(play, version=1, first_id=7)
     assert play.session.session_lifetime_ms == 3_600_000
@@ -150,50 +138,155 @@ def test_so_it_is_by_a_reloaded_exception(listener: Listener, tmp_path: Path) ->
         ({"sasl_oauthbearer_expected_audience": "another"}, "wrong_audience"),
     ],
 )
-def test_tokens_that_are_believed_no_more_renew_nothing(
-    listener: Listener, tmp_path: Path, change: dict[str, object], reason: str
+async def test_tokens_that_are_believed_no_more_renew_nothing(
+    keys: Path, change: dict[str, object], reason: str
 ) -> None:
+    listener = opened(keys)
     play = Opened(listener)
     log_in(play, **good_now())
-    listener.apply(settings(tmp_path, **change))
+    listener.apply(settings(keys, **change))
     play.take()
     log_in(play, first_id=3, **good_now())
     play.client(authenticate(5, b"\x01"))
     assert f"failed {reason}" in play.take()
 
 
-def test_an_exchange_under_way_ends_by_what_it_began_with(
-    listener: Listener, tmp_path: Path
-) -> None:
+async def test_an_exchange_under_way_ends_by_what_it_began_with(keys: Path) -> None:
     """Except the length of its session, which is decided at its end."""
+    listener = opened(keys)
     play = Opened(listener)
     play.client(handshake(1, OAUTHBEARER))
     changed = {
         "sasl_oauthbearer_expected_issuer": "https://another.test",
         "connections_max_reauth_ms": 3_000,
     }
-    listener.apply(settings(tmp_path, **changed))
+    listener.apply(settings(keys, **changed))
     play.take()
     play.client(authenticate(2, bearer(**good_now())))
     assert play.take()[0] == "to client: #2 token error 0 lifetime 3000"
 
 
-def test_mechanisms_stay_those_of_the_start(listener: Listener, tmp_path: Path) -> None:
+async def test_mechanisms_stay_those_of_the_start(keys: Path) -> None:
+    listener = opened(keys)
     play = Opened(listener)
     log_in_by_scram(play, version=1)
-    listener.apply(settings(tmp_path, sasl_enabled_mechanisms=[OAUTHBEARER]))
+    listener.apply(settings(keys, sasl_enabled_mechanisms=[OAUTHBEARER]))
     log_in_by_scram(play, version=1, first_id=4)
     assert play.session.reauthentications == 1
 
 
-def test_limits_are_those_that_a_connection_was_opened_with(
-    listener: Listener, tmp_path: Path
-) -> None:
+async def test_limits_are_those_that_a_connection_was_opened_with(keys: Path) -> None:
+    listener = opened(keys)
     play = Opened(listener)
     log_in_by_scram(play, version=1)
-    listener.apply(settings(tmp_path, connections_max_idle_ms=60_000))
+    listener.apply(settings(keys, connections_max_idle_ms=60_000))
     log_in_by_scram(play, version=1, first_id=4)
     assert play.connection.next_deadline() == NOW + 600.0
     another = Opened(listener)
     log_in_by_scram(another, version=1)
     assert another.connection.next_deadline() == NOW + 60.0
+
+
+# Two issuers: their outages, what a reload changes, and what is shown of them
+
+OURS, PARTNERS = "https://issuer.test", "https://partner.test"
+KEYS = {OURS: rsa_key(), PARTNERS: ec_key()}
+
+
+def with_issuers(
+    directory: Path, *, issuers: tuple[str, ...] = (OURS, PARTNERS), **of_each: Any
+) -> Any:
+    def issuer(name: str) -> dict[str, Any]:
+        given = {
+            "expected.issuer": name,
+            "expected.audience": "kafka",
+            "jwks.endpoint.url": f"file:{name[8:]}.json",
+            "groups.claim.name": "groups",
+            "principal.prefix": "" if name == OURS else "partner:",
+        } | {key.replace("_", "."): value for key, value in of_each.items()}
+        return {f"sasl.oauthbearer.{key}": value for key, value in given.items()}
+
+    listener = {
+        "sasl.enabled.mechanisms": [OAUTHBEARER],
+        "connections.max.reauth.ms": 60_000,
+        "sasl.oauthbearer.issuers": [issuer(name) for name in issuers],
+    }
+    return configured(directory, listener).listeners[0]
+
+
+@pytest.fixture
+def issuers(tmp_path: Path) -> Path:
+    for name in (OURS, PARTNERS, "https://third.test"):
+        key = KEYS.get(name, rsa_key())
+        (tmp_path / f"{name[8:]}.json").write_bytes(document(key.jwk()))
+    return tmp_path
+
+
+async def loaded(directory: Path, *names: str) -> Listener:
+    """The listener, with the keys of some issuers."""
+    listener = listener_of(with_issuers(directory), Services())
+    for name in names:
+        await listener.keys[name].refresh()
+        listener.keys[name].cache.loaded(document(KEYS[name].jwk()), NOW)
+    return listener
+
+
+class TokenClient(Playbook):
+    """A client that logs in with one token."""
+
+    def __init__(self, listener: Listener, issuer: str, **changes: Any) -> None:
+        super().__init__()
+        self.open(listener.rules)
+        now = int(time.time())
+        said = claims(iss=issuer, iat=now - 10, exp=now + 3_000, **changes)
+        bearer = token(said, key=KEYS[issuer])
+        message = f"n,,\x01auth=Bearer {bearer}\x01\x01".encode()
+        self.client(handshake(1, OAUTHBEARER), authenticate(2, message))
+        self.outcome = [line for line in self.take() if not line.startswith("to client")]
+
+
+async def test_each_issuer_has_its_keys_and_its_names(issuers: Path) -> None:
+    listener = await loaded(issuers, OURS, PARTNERS)
+    assert TokenClient(listener, OURS).outcome == ["authenticated User:alice"]
+    assert TokenClient(listener, PARTNERS).outcome == ["authenticated User:partner:alice"]
+
+
+async def test_the_outage_of_one_concerns_its_clients_alone(issuers: Path) -> None:
+    """A proxy that is not ready would be taken from the clients of the other, too."""
+    listener = await loaded(issuers, OURS)
+    assert TokenClient(listener, OURS).outcome == ["authenticated User:alice"]
+    assert TokenClient(listener, PARTNERS).outcome == ["seek keys"]
+    states = {one.name: one.good for one in listener.conditions(NOW, time.time())}
+    assert states[f"clients, {OURS}"]
+    assert "never read" in next(
+        one.state for one in listener.conditions(NOW, 0.0) if PARTNERS in one.name
+    )
+
+
+async def test_a_listener_is_ready_with_the_keys_of_one(issuers: Path) -> None:
+    assert len((await loaded(issuers)).not_ready()) == 2
+    assert (await loaded(issuers, PARTNERS)).not_ready() == []
+
+
+async def test_a_reload_changes_the_names_and_waits_with_new_issuers(issuers: Path) -> None:
+    listener = await loaded(issuers, OURS, PARTNERS)
+    third = "https://third.test"
+    listener.apply(
+        with_issuers(issuers, issuers=(PARTNERS, third), principal_mapping_rules="DEFAULT")
+    )
+    assert TokenClient(listener, PARTNERS).outcome == ["authenticated User:partner:alice"]
+    assert TokenClient(listener, OURS).outcome == [], (
+        "an error is answered: it is no issuer any more"
+    )
+    listener.apply(with_issuers(issuers, principal_mapping_rules="RULE:^(.*)$/$1@x/"))
+    assert TokenClient(listener, OURS).outcome == ["authenticated User:alice@x"]
+
+
+async def test_metrics_tell_the_issuers_apart(issuers: Path) -> None:
+    listener = await loaded(issuers, OURS)
+    listener.keys[PARTNERS].cache.failed("no route to host", NOW)
+    snapshot = Snapshot()
+    listener.collect(snapshot, NOW + 60)
+    assert snapshot.values[registry.JWKS_AGE.name] == {("clients", OURS): 60.0}
+    failures = snapshot.values[registry.JWKS_REFRESH_FAILURES.name]
+    assert failures == {("clients", OURS): 0, ("clients", PARTNERS): 1}

@@ -1,21 +1,19 @@
 """Checks of PLAIN's passwords: their cost, their turns, and what remains of a password."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import bcrypt
 import pytest
 
 from proxy.worker import passwords
 from proxy.worker.identity_services import FileService, read_passwords
-from proxy.worker.passwords import CACHE_SECONDS, THREADS, PasswordService, Verify, htpasswd
+from proxy.worker.passwords import CACHE_SECONDS, THREADS, PasswordService, htpasswd
 from sasl.identity import Identity
 from sasl.mechanism import Failure, FailureReason, PasswordCheck, Success
 from tests.support.frames import authenticate, handshake, metadata, read_authenticated
-from tests.support.processes import PATIENCE_SECONDS, until
+from tests.support.processes import until
 from tests.support.relay import listen, read_frame, ssl_listener
 from tests.support.tls import AUTHORITY, client_context
 
@@ -46,14 +44,6 @@ def service_of(directory: Directory, lifetime: float = 3_600.0) -> PasswordServi
     )
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await test()
-
-    asyncio.run(bounded())
-
-
 async def verdict(
     service: PasswordService, user: str = "alice", password: bytes = SECRET, owner: str = "a"
 ) -> Success | Failure | None:
@@ -63,109 +53,87 @@ async def verdict(
     return check.verdict
 
 
-def test_a_check_that_began_before_a_change_is_not_known_after_it() -> None:
+async def test_a_check_that_began_before_a_change_is_not_known_after_it() -> None:
     directory = Directory()
-
-    async def test() -> None:
-        service = service_of(directory)
-        directory.open.clear()
-        check = asyncio.create_task(verdict(service))
-        await until(lambda: directory.checked == ["alice"])
-        service.forget()
-        directory.open.set()
-        assert isinstance(await check, Success)
-        await verdict(service)
-        assert directory.checked == ["alice", "alice"]
-
-    run(test)
+    service = service_of(directory)
+    directory.open.clear()
+    check = asyncio.create_task(verdict(service))
+    await until(lambda: directory.checked == ["alice"])
+    service.forget()
+    directory.open.set()
+    assert isinstance(await check, Success)
+    await verdict(service)
+    assert directory.checked == ["alice", "alice"]
 
 
-def test_a_right_password_is_known_for_less_than_a_lifetime(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("lifetime", "known_for"), [(10.0, 5.0), (float("inf"), CACHE_SECONDS)])
+async def test_a_right_password_is_known_for_less_than_a_lifetime(
+    lifetime: float, known_for: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, now = Directory(), [0.0]
     monkeypatch.setattr(passwords, "monotonic", lambda: now[0])
     alice = Success(
         data=b"", identity=Identity("User:alice", ("Group:staff",)), credential_deadline=None
     )
-
-    async def test(lifetime: float, known_for: float) -> None:
-        directory.checked.clear()
-        now[0] = 0.0
-        service = service_of(directory, lifetime)
-        for when, checks in ((0.0, 1), (known_for - 0.1, 1), (known_for, 2)):
-            now[0] = when
-            assert await verdict(service) == alice
-            assert len(directory.checked) == checks
-        assert await verdict(service, password=b"wrong") == REFUSED
-        assert await verdict(service, password=b"wrong") == REFUSED
-        assert len(directory.checked) == 4, "failures are never known"
-        service.forget()
-        await verdict(service)
-        assert len(directory.checked) == 5
-        assert SECRET not in repr(service._right).encode()
-
-    for lifetime, known_for in ((10.0, 5.0), (float("inf"), CACHE_SECONDS)):
-        run(lambda lifetime=lifetime, known_for=known_for: test(lifetime, known_for))  # type: ignore[misc]
+    service = service_of(directory, lifetime)
+    for when, checks in ((0.0, 1), (known_for - 0.1, 1), (known_for, 2)):
+        now[0] = when
+        assert await verdict(service) == alice
+        assert len(directory.checked) == checks
+    assert await verdict(service, password=b"wrong") == REFUSED
+    assert await verdict(service, password=b"wrong") == REFUSED
+    assert len(directory.checked) == 4, "failures are never known"
+    service.forget()
+    await verdict(service)
+    assert len(directory.checked) == 5
+    assert SECRET not in repr(service._right).encode()
 
 
-def test_addresses_take_turns_in_few_threads() -> None:
+async def test_addresses_take_turns_in_few_threads() -> None:
     directory = Directory()
     directory.open.clear()
-
-    async def test() -> None:
-        service = service_of(directory)
-        guesses = [asyncio.create_task(verdict(service, f"guess{n}", b"wrong")) for n in range(10)]
-        await until(lambda: len(directory.checked) == THREADS)
-        other = asyncio.create_task(verdict(service, "alice", owner="b"))
-        await asyncio.sleep(0)
-        directory.open.set()
-        await asyncio.gather(*guesses, other)
-        assert directory.checked.index("alice") < len(guesses) - 1
-        assert service._slots.taken == 0
-
-    run(test)
+    service = service_of(directory)
+    guesses = [asyncio.create_task(verdict(service, f"guess{n}", b"wrong")) for n in range(10)]
+    await until(lambda: len(directory.checked) == THREADS)
+    other = asyncio.create_task(verdict(service, "alice", owner="b"))
+    await asyncio.sleep(0)
+    directory.open.set()
+    await asyncio.gather(*guesses, other)
+    assert directory.checked.index("alice") < len(guesses) - 1
+    assert service._slots.taken == 0
 
 
-def test_many_logins_of_one_user_are_one_check() -> None:
+async def test_many_logins_of_one_user_are_one_check() -> None:
     """When a broker restarts, all connections of an application log in."""
     directory = Directory()
     directory.open.clear()
-
-    async def test() -> None:
-        service = service_of(directory)
-        logins = [asyncio.create_task(verdict(service)) for _ in range(50)]
-        await until(lambda: len(directory.checked) == THREADS)
-        directory.open.set()
-        assert {type(one) for one in await asyncio.gather(*logins)} == {Success}
-        assert len(directory.checked) == THREADS
-
-    run(test)
+    service = service_of(directory)
+    logins = [asyncio.create_task(verdict(service)) for _ in range(50)]
+    await until(lambda: len(directory.checked) == THREADS)
+    directory.open.set()
+    assert {type(one) for one in await asyncio.gather(*logins)} == {Success}
+    assert len(directory.checked) == THREADS
 
 
-def test_a_client_that_leaves_is_not_checked_but_keeps_its_thread() -> None:
+async def test_a_client_that_leaves_is_not_checked_but_keeps_its_thread() -> None:
     directory = Directory()
     directory.open.clear()
-
-    async def test() -> None:
-        service = service_of(directory)
-        clients = [object() for _ in range(THREADS + 1)]
-        checks = [PasswordCheck(f"u{n}", b"wrong") for n, _ in enumerate(clients)]
-        tasks = [
-            asyncio.create_task(service.check(client, "a", check))
-            for client, check in zip(clients, checks, strict=True)
-        ]
-        await until(lambda: len(directory.checked) == THREADS)
-        for client in clients:
-            service.leave(client)
-        await until(lambda: tasks[-1].done())
-        assert checks[-1].verdict is None
-        assert service._slots.taken == THREADS, "checks are not interrupted"
-        directory.open.set()
-        await asyncio.gather(*tasks)
-        assert (len(directory.checked), service._slots.taken) == (THREADS, 0)
-
-    run(test)
+    service = service_of(directory)
+    clients = [object() for _ in range(THREADS + 1)]
+    checks = [PasswordCheck(f"u{n}", b"wrong") for n, _ in enumerate(clients)]
+    tasks = [
+        asyncio.create_task(service.check(client, "a", check))
+        for client, check in zip(clients, checks, strict=True)
+    ]
+    await until(lambda: len(directory.checked) == THREADS)
+    for client in clients:
+        service.leave(client)
+    await until(lambda: tasks[-1].done())
+    assert checks[-1].verdict is None
+    assert service._slots.taken == THREADS, "checks are not interrupted"
+    directory.open.set()
+    await asyncio.gather(*tasks)
+    assert (len(directory.checked), service._slots.taken) == (THREADS, 0)
 
 
 # A file of bcrypt hashes
@@ -185,14 +153,10 @@ async def never() -> None:
     raise AssertionError
 
 
-async def found_by(verify: Verify, user: str, password: bytes) -> tuple[str, ...] | Failure:
-    return await verify(user, password)
-
-
 LONG = b"x" * 80
 
 
-def test_users_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_users_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every attempt costs one check. bcrypt alone would accept 72 bytes of a longer password."""
     path = write_users(
         tmp_path / "users", alice=hashed(SECRET), bob=hashed(SECRET, 5), long=hashed(LONG[:72])
@@ -216,7 +180,7 @@ def test_users_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ("long", LONG, False),
     ):
         checks.clear()
-        found = asyncio.run(found_by(verify, user, password))
+        found = await verify(user, password)
         assert (found == ()) is is_right
         assert len(checks) == 1
         if isinstance(found, Failure):

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,39 +40,35 @@ from tests.support.keepalive import options_of_connections_to
 from tests.support.messages import written
 from tests.support.playbook import HOUR_MS, SCRAM
 from tests.support.processes import PATIENCE_SECONDS, until
-from tests.support.relay import RunningListener, read_frame
+from tests.support.relay import RunningListener, read_frame, ssl_listener
 from tests.support.relayed_listener import connected, has_connections, play, slots_taken
 from tests.support.sasl import AUDIENCE, ISSUER, Issuer
-from tests.support.tls import AUTHORITY, client_context, server_context
+from tests.support.tls import AUTHORITY, OURS, Spoken, client_context, server_context
 
 
-async def test_a_client_logs_in_to_the_broker_and_again_aside(tmp_path: Path) -> None:
-    async with play(tmp_path) as (running, broker):
-        client = await connected(running)
-        assert await client.log_in() == HOUR_MS
-        await client.metadata()
-        assert (broker.connections, slots_taken(running)) == (1, (0, 0))
-        assert await client.log_in() == HOUR_MS
-        await client.metadata()
-        assert broker.connections == 2
-        assert slots_taken(running) == (0, 0)
+@pytest.mark.parametrize("secured", [False, True], ids=["plain", "TLS on both sides"])
+async def test_a_client_logs_in_to_the_broker_and_again_aside(
+    directory: Path, secured: bool
+) -> None:
+    """The kernel probes that connection, and the one that takes its place."""
+    tls = server_context(OURS) if secured else None
+    trusting = Spoken(client_context(AUTHORITY)) if secured else None
+    access = Access(timeout_s=PATIENCE_SECONDS, tls=trusting, dialler=Dialler(50_000))
+    given = ssl_listener(security_protocol="SASL_SSL") if secured else {}
+    async with play(directory, broker=Authenticator(tls=tls), access=access, **given) as (
+        running,
+        broker,
+    ):
+        running.upstream.host = "localhost"
+        client = await connected(running, tls=client_context(AUTHORITY) if secured else None)
+        for connections in (1, 2):
+            assert await client.log_in() == HOUR_MS
+            await client.metadata()
+            assert (broker.connections, slots_taken(running)) == (connections, (0, 0))
+            assert set(options_of_connections_to(broker.port)) == {(1, 50, 10, 3, 80_000)}
         assert running.log == ["authenticated User:alice", "authenticated User:alice again (1)"]
         client.writer.close()
         await until(lambda: not running.listener.clients)
-
-
-async def test_the_kernel_probes_connections_to_brokers(tmp_path: Path) -> None:
-    """That of the client, and that of its re-authentication, which takes its place."""
-    expected = (1, 50, 10, 3, 80_000)
-    async with play(
-        tmp_path, access=Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000))
-    ) as (running, broker):
-        client = await connected(running)
-        for _ in range(2):
-            await client.log_in()
-            await client.metadata()
-            assert set(options_of_connections_to(broker.port)) == {expected}
-        assert broker.connections == 2
 
 
 async def test_a_wrong_password_is_the_brokers_to_refuse(tmp_path: Path) -> None:
@@ -86,30 +81,6 @@ async def test_a_wrong_password_is_the_brokers_to_refuse(tmp_path: Path) -> None
         assert await again.log_in("wrong") == -58
         assert await again.is_closed()
         await until(lambda: slots_taken(running) == (0, 0))
-
-
-async def test_tls_on_both_sides(tmp_path: Path) -> None:
-    @dataclass(frozen=True)
-    class Trust:
-        context: Any = field(default_factory=lambda: client_context(AUTHORITY))
-        expires_at: float | None = None
-
-    issued = AUTHORITY.issue("localhost")
-    (tmp_path / "server.pem").write_bytes(issued.pem)
-    async with play(
-        tmp_path,
-        broker=Authenticator(tls=server_context(issued)),
-        access=Access(timeout_s=PATIENCE_SECONDS, tls=Trust()),
-        security_protocol="SASL_SSL",
-        ssl_keystore_location="server.pem",
-    ) as (running, broker):
-        running.upstream.host = "localhost"
-        client = await connected(running, tls=client_context(AUTHORITY))
-        await client.log_in()
-        await client.metadata()
-        await client.log_in()
-        await client.metadata()
-        assert broker.connections == 2
 
 
 async def test_silent_clients_of_two_addresses_keep_nobody_out(tmp_path: Path) -> None:

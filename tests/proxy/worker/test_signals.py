@@ -4,8 +4,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +66,12 @@ def configured(directory: Path, given: object, block: dict[str, object] | None =
     )
 
 
-def polling(
-    directory: Path, test: Callable[[Receiver, Transmitter], Awaitable[None]], **given: object
-) -> None:
-    async def run() -> None:
-        async with transmitting() as transmitter:
-            receiver = Receiver(directory, transmitter.url, **given)
-            await receiver.keys.refresh()
-            await test(receiver, transmitter)
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+@asynccontextmanager
+async def polling(directory: Path, **given: object) -> AsyncIterator[tuple[Receiver, Transmitter]]:
+    async with transmitting() as transmitter:
+        receiver = Receiver(directory, transmitter.url, **given)
+        await receiver.keys.refresh()
+        yield receiver, transmitter
 
 
 OF_ALICE = {"issuer": "https://issuer.test", "subject": "alice", "reason": "session-revoked"}
@@ -119,12 +115,12 @@ OF_ALICE = {"issuer": "https://issuer.test", "subject": "alice", "reason": "sess
         ({"details": {"event_timestamp": 1}}, None),
     ],
 )
-def test_a_signal_becomes_an_entry_and_is_acknowledged(
+async def test_a_signal_becomes_an_entry_and_is_acknowledged(
     changes: dict[str, Any], entry: dict[str, str] | None, tmp_path: Path
 ) -> None:
     """Those of other types, and those that are older than every token, need no entry."""
 
-    async def test(receiver: Receiver, transmitter: Transmitter) -> None:
+    async with polling(tmp_path) as (receiver, transmitter):
         transmitter.sets["1"] = signal("1", **{"at": NOW} | changes)
         await receiver.poll()
         expected = [] if entry is None else [entry | {"author": "https://idp.test"}]
@@ -135,21 +131,19 @@ def test_a_signal_becomes_an_entry_and_is_acknowledged(
         assert (transmitter.acknowledged, transmitter.errors) == (["1"], {})
         assert receiver.condition().good
 
-    polling(tmp_path, test)
-
 
 @pytest.mark.parametrize(
     ("event_timestamp", "before"),
     [(None, 0), (NOW - 100.5, -101), ((NOW - 9) * 1000, 0), (NOW + 86_400, 0), ("soon", 0)],
     ids=["none", "earlier", "in milliseconds", "in the future", "no number"],
 )
-def test_tokens_from_before_the_event_are_blocked(
+async def test_tokens_from_before_the_event_are_blocked(
     event_timestamp: object, before: int, tmp_path: Path
 ) -> None:
     """The second of the event counts as before it; a time in milliseconds, as of old drafts, or in
     the future becomes that of the SET."""
 
-    async def test(receiver: Receiver, transmitter: Transmitter) -> None:
+    async with polling(tmp_path) as (receiver, transmitter):
         details = None if event_timestamp is None else {"event_timestamp": event_timestamp}
         transmitter.sets["1"] = signal("1", NOW, details=details)
         await receiver.poll()
@@ -163,8 +157,6 @@ def test_tokens_from_before_the_event_are_blocked(
         assert [is_blocked(at + seconds) for seconds in (-1, 0, 1)] == [True, True, False]
         (block,) = receiver.blocks().entries.values()
         assert block.ends_at == at + 1 + 86_400
-
-    polling(tmp_path, test)
 
 
 HEAD, PAYLOAD, SIGNATURE = signal("1", NOW).split(".")
@@ -210,12 +202,12 @@ HOSTILE: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_signal_is_reported_and_changes_nothing(
+async def test_a_hostile_signal_is_reported_and_changes_nothing(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hostile, error = HOSTILE[name]
-
-    async def test(receiver: Receiver, transmitter: Transmitter) -> None:
+    caplog.set_level(logging.INFO)
+    async with polling(tmp_path) as (receiver, transmitter):
         transmitter.sets |= {"1": hostile, "2": signal("2", NOW)}
         for _ in range(3):
             await receiver.poll()
@@ -230,14 +222,11 @@ def test_a_hostile_signal_is_reported_and_changes_nothing(
         assert line.isprintable()
         assert not any(one.exc_info for one in caplog.records)
 
-    caplog.set_level(logging.INFO)
-    polling(tmp_path, test)
 
-
-def test_many_hostile_signals_are_logged_once_a_minute_and_escaped(
+async def test_many_hostile_signals_are_logged_once_a_minute_and_escaped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(receiver: Receiver, transmitter: Transmitter) -> None:
+    async with polling(tmp_path) as (receiver, transmitter):
         names = [f"{number}\n\x1b[31m" + "x" * 10_000 for number in range(40)]
         transmitter.sets |= dict.fromkeys(names, "no token")
         for _ in range(3):
@@ -247,13 +236,11 @@ def test_many_hostile_signals_are_logged_once_a_minute_and_escaped(
         assert record.getMessage().isprintable()
         assert len(record.getMessage()) < 500
 
-    polling(tmp_path, test)
 
-
-def test_a_replayed_or_older_signal_changes_nothing(tmp_path: Path) -> None:
+async def test_a_replayed_or_older_signal_changes_nothing(tmp_path: Path) -> None:
     """The acknowledgement may have been lost, or an attacker repeats it."""
 
-    async def test(receiver: Receiver, transmitter: Transmitter) -> None:
+    async with polling(tmp_path) as (receiver, transmitter):
         for jti, at in (("1", NOW - 50), ("1", NOW - 50), ("0", NOW - 99), ("2", NOW - 9)):
             transmitter.sets[jti] = signal(jti, at)
             await receiver.poll()
@@ -266,17 +253,15 @@ def test_a_replayed_or_older_signal_changes_nothing(tmp_path: Path) -> None:
         (block,) = receiver.blocks().entries.values()
         assert (block.issued_before, block.id) == (int(NOW - 7) + 1, "3")
 
-    polling(tmp_path, test)
 
-
-def test_nothing_is_acknowledged_before_its_entry_is_stored(
+async def test_nothing_is_acknowledged_before_its_entry_is_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shared list that is missing, such as on a volume that is away, is not created."""
 
     monkeypatch.setattr(block_file, "MAX_ENTRIES", 3)
 
-    async def test(receiver: Receiver, transmitter: Transmitter) -> None:
+    async with polling(tmp_path, file="blocks") as (receiver, transmitter):
         transmitter.sets |= {"1": signal("1", NOW), "2": "bad"}
         for content, problem in (
             (None, "is missing: restore it"),
@@ -297,17 +282,12 @@ def test_nothing_is_acknowledged_before_its_entry_is_stored(
         await receiver.poll()
         assert (transmitter.acknowledged, list(transmitter.errors)) == (["1"], ["2"])
         assert len(receiver.blocks().entries) == 2
-        logged = [one.getMessage() for one in caplog.records]
-        assert [sum(text in line for line in logged) for text in ("missing", "incomplete")] == [
-            1,
-            1,
-        ]
-
-    polling(tmp_path, test, file="blocks")
+        for text in ("missing", "incomplete"):
+            assert sum(text in line for line in caplog.messages) == 1
 
 
-def test_responses_are_bounded(tmp_path: Path) -> None:
-    async def test(receiver: Receiver, transmitter: Transmitter) -> None:
+async def test_responses_are_bounded(tmp_path: Path) -> None:
+    async with polling(tmp_path) as (receiver, transmitter):
         transmitter.obeys = False
         subjects = [ALICE | {"sub": f"u{number}"} for number in range(2 * MAX_EVENTS)]
         for number, one in enumerate(subjects):
@@ -319,8 +299,6 @@ def test_responses_are_bounded(tmp_path: Path) -> None:
         transmitter.sets |= {f"huge {number}": "x" * 3_000_000 for number in range(2)}
         await receiver.poll()
         assert "more than 2097152 bytes" in str(receiver.last_error)
-
-    polling(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -335,12 +313,12 @@ def test_responses_are_bounded(tmp_path: Path) -> None:
         (200, b"[" * 100_000, "the response has no object `sets`"),
     ],
 )
-def test_failures_are_retried_logged_and_shown(
+async def test_failures_are_retried_logged_and_shown(
     status: int, body: bytes, problem: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
 
-    async def test(receiver: Receiver, transmitter: Transmitter) -> None:
+    async with polling(tmp_path) as (receiver, transmitter):
         transmitter.sets["1"] = signal("1", NOW)
         await receiver.poll()
         transmitter.status, transmitter.body = status, body
@@ -358,10 +336,10 @@ def test_failures_are_retried_logged_and_shown(
         lines = [one.getMessage() for one in caplog.records if one.name == signals.__name__]
         assert lines == [f"{name}: {problem}", f"{name}: polled again"]
 
-    polling(tmp_path, test)
 
-
-def test_a_provider_that_is_silent_or_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_provider_that_is_silent_or_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(signals, "TIMEOUT_S", 0.2)
 
     async def hang(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -369,22 +347,18 @@ def test_a_provider_that_is_silent_or_away(tmp_path: Path, monkeypatch: pytest.M
             await gone.wait()
 
     gone = asyncio.Event()
-
-    async def run() -> None:
-        async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-            receiver = Receiver(tmp_path, url)
-            await receiver.poll()
-            assert receiver.last_error == "no answer within 0.2 seconds"
-            gone.set()
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        receiver = Receiver(tmp_path, url)
         await receiver.poll()
-        assert "ConnectionRefusedError" in str(receiver.last_error)
+        assert receiver.last_error == "no answer within 0.2 seconds"
+        gone.set()
+    await receiver.poll()
+    assert "ConnectionRefusedError" in str(receiver.last_error)
 
-    asyncio.run(run())
 
-
-def test_a_key_that_is_new_is_read_before_a_signal_is_refused(tmp_path: Path) -> None:
-    async def test(receiver: Receiver, transmitter: Transmitter) -> None:
+async def test_a_key_that_is_new_is_read_before_a_signal_is_refused(tmp_path: Path) -> None:
+    async with polling(tmp_path) as (receiver, transmitter):
         receiver.keys.cache._tried_at = -60.0
         (tmp_path / "jwks.json").write_bytes(jwks(rsa_key().jwk(), ed_key().jwk()))
         transmitter.sets |= {"1": signal("1", NOW, key=ed_key()), "2": signal("2", NOW)}
@@ -401,11 +375,9 @@ def test_a_key_that_is_new_is_read_before_a_signal_is_refused(tmp_path: Path) ->
         assert transmitter.errors == {}
         assert "signing keys are unknown: FileNotFoundError" in str(receiver.last_error)
 
-    polling(tmp_path, test)
 
-
-def test_requests_have_the_token_of_the_file(tmp_path: Path) -> None:
-    async def test(receiver: Receiver, transmitter: Transmitter) -> None:
+async def test_requests_have_the_token_of_the_file(tmp_path: Path) -> None:
+    async with polling(tmp_path) as (receiver, transmitter):
         path = tmp_path / "token"
         receiver._tokens = FileTokens(path)
         await receiver.poll()
@@ -415,15 +387,13 @@ def test_requests_have_the_token_of_the_file(tmp_path: Path) -> None:
             await receiver.poll()
         assert transmitter.authorizations == ["Bearer first", "Bearer second"]
 
-    polling(tmp_path, test)
 
-
-def test_it_polls_again_at_once_while_there_is_more(
+async def test_it_polls_again_at_once_while_there_is_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signals, "MIN_PAUSE_S", 0.0)
 
-    async def test(receiver: Receiver, transmitter: Transmitter) -> None:
+    async with polling(tmp_path) as (receiver, transmitter):
         for number in range(3 * MAX_EVENTS):
             transmitter.sets[str(number)] = signal(str(number), NOW)
         running = asyncio.create_task(receiver.run())
@@ -431,8 +401,6 @@ def test_it_polls_again_at_once_while_there_is_more(
         running.cancel()
         assert len(transmitter.acknowledged) == 2 * MAX_EVENTS
         assert transmitter.requests[0] == {"maxEvents": MAX_EVENTS, "returnImmediately": True}
-
-    polling(tmp_path, test)
 
 
 @pytest.mark.parametrize(

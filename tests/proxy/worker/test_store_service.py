@@ -1,16 +1,20 @@
-"""What a worker knows of its store: nothing by default, and nobody is let in before it does."""
+"""What a worker knows of its store: nothing by default, and nobody is let in before it does; and
+what clients ask of it: in nobody's way, and not asked for nobody."""
 
 import asyncio
 import re
 import shutil
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from time import monotonic
+from typing import Any, cast
 
 import pytest
 
+from proxy import handlers
 from proxy.store import Store, StoreError
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.store.users_file import UsersFile
@@ -21,7 +25,7 @@ from proxy.wire.apis import (
 )
 from proxy.worker import store_service
 from tests.support.acls import acl, create_body, creation
-from tests.support.processes import PATIENCE_SECONDS, until
+from tests.support.processes import PATIENCE_SECONDS, turns, until
 from tests.support.store import (
     NOT_YET,
     SHA_256,
@@ -34,6 +38,7 @@ from tests.support.store import (
     of,
     put,
     question,
+    users_question,
     verifier,
 )
 from tests.support.store import plain as plain
@@ -244,33 +249,46 @@ def test_a_file_that_somebody_broke_is_told(mirror: SqliteMirror) -> None:
     assert reading.acls() == 1
 
 
-def test_changes_that_wait_are_in_nobodys_way(plain: Store) -> None:
+# What clients ask
+
+
+class Busy:
+    """Threads of somebody's, kept busy until the end of the block."""
+
+    def __init__(self) -> None:
+        self.began = threading.Semaphore(0)
+        """Released by each that is busy."""
+        self._over = threading.Event()
+
+    def __call__(self) -> None:
+        self.began.release()
+        assert self._over.wait(PATIENCE_SECONDS)
+
+    async def began_in(self, threads: int) -> None:
+        for _ in range(threads):
+            assert await asyncio.to_thread(self.began.acquire, timeout=PATIENCE_SECONDS)
+
+    def __enter__(self) -> "Busy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+
+async def test_changes_that_wait_are_in_nobodys_way(plain: Store) -> None:
     """Brokers that keep the ACLs may be silent, and many may ask for changes meanwhile."""
     reading = Reading(plain)
-    under_way, answered = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        under_way.set()
-        assert answered.wait(PATIENCE_SECONDS)
-
-    reading.store.then["create_acls"] = wait
-    questions = [
-        create_question(),
-        denied(create_question()),
-        *(describe_question() for _ in range(3)),
-    ]
-
-    async def run() -> None:
-        change, *rest = [asyncio.create_task(reading.keeper.consult(one)) for one in questions]
-        others = [asyncio.create_task(reading.keeper.consult(create_question())) for _ in range(40)]
+    consult = reading.keeper.consult
+    with Busy() as busy:
+        reading.store.then["create_acls"] = busy
+        changes = [asyncio.create_task(consult(create_question())) for _ in range(41)]
+        await busy.began_in(threads=1)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            assert await asyncio.to_thread(under_way.wait, PATIENCE_SECONDS)
-            await asyncio.gather(reading.keeper.refresh(), *rest)
-            assert not any(one.done() for one in (change, *others))
-            answered.set()
-            await asyncio.gather(change, *others)
-
-    asyncio.run(run())
+            for one in (denied(create_question()), *[describe_question()] * 3):
+                await consult(one)
+            await reading.keeper.refresh()
+        assert not any(one.done() for one in changes)
+    await asyncio.gather(*changes)
     assert reading.acls() == 1
 
 
@@ -280,26 +298,112 @@ async def test_a_change_that_waited_too_long_is_not_made(
     """Who asked for it has given up, and may have asked for something else; what is under way by
     then is made all the same."""
     reading = Reading(plain)
-    under_way, answered = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        under_way.set()
-        assert answered.wait(PATIENCE_SECONDS)
-
-    reading.store.then["create_acls"] = wait
     late = question(CREATE_ACLS, create_body(3, [creation(resource_name="late")]))
-    first = asyncio.create_task(reading.keeper.consult(create_question()))
-    assert await asyncio.to_thread(under_way.wait, PATIENCE_SECONDS)
-    monkeypatch.setattr(store_service, "MAX_WAIT", 0.01)
-    with pytest.raises(StoreError, match=r"no answer within 0\.01 s"):
-        await reading.keeper.consult(late)
-    monkeypatch.undo()  # however long the disk takes
-    first.cancel()
-    answered.set()
+    with Busy() as busy:
+        reading.store.then["create_acls"] = busy
+        first = asyncio.create_task(reading.keeper.consult(create_question()))
+        await busy.began_in(threads=1)
+        monkeypatch.setattr(store_service, "MAX_WAIT", 0.01)
+        with pytest.raises(StoreError, match=r"no answer within 0\.01 s"):
+            await reading.keeper.consult(late)
+        monkeypatch.undo()  # however long the disk takes
+        first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
     await asyncio.wait_for(reading.keeper.consult(create_question()), PATIENCE_SECONDS)
     assert reading.acls() == 1, "the first was under way"
+
+
+async def test_questions_are_in_no_way_of_the_looks_at_the_store(plain: Store) -> None:
+    """However many there are, and however long they take: what is removed ends within a second."""
+    reading = Reading(plain)
+    await reading.keeper.refresh()
+    with Busy() as busy:
+        reading.store.each["credential_snapshot"] = busy
+        asked = [asyncio.create_task(reading.keeper.consult(users_question())) for _ in "x" * 99]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await busy.began_in(threads=2)
+            plain.create_acls([acl("a")])
+            await reading.keeper.refresh()
+            assert not any(one.done() for one in asked)
+    await asyncio.gather(*asked)
+    assert reading.acls() == 1
+
+
+async def test_questions_need_none_of_the_threads_of_others(plain: Store) -> None:
+    """Nor do they have the store looked at: they change nothing."""
+    reading = Reading(plain)
+    with Busy() as busy:
+        shared = ThreadPoolExecutor(1)
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(shared)
+        looking = asyncio.create_task(asyncio.to_thread(busy))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for one in (users_question(), describe_question(), denied(create_question())):
+                await reading.keeper.consult(one)
+    await looking
+    assert reading.store.looks == 0
+
+
+async def test_who_has_no_right_is_in_the_way_of_none_who_has(plain: Store) -> None:
+    reading = Reading(plain)
+    with Busy() as busy:
+        asyncio.get_running_loop().run_in_executor(reading.keeper._refusals, busy)
+        refused = asyncio.create_task(reading.keeper.consult(denied(users_question())))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await busy.began_in(threads=1)
+            for one in (users_question(), create_question()):
+                await reading.keeper.consult(one)
+            assert not refused.done()
+    await refused
+    assert reading.acls() == 1, "a change is in force when it is answered"
+
+
+@pytest.mark.parametrize("given_up", ["late", "gone"])
+def test_a_question_that_is_given_up_is_not_asked(
+    plain: Store, monkeypatch: pytest.MonkeyPatch, given_up: str
+) -> None:
+    """When its time is over, or nobody awaits it any more."""
+    reading = Reading(plain)
+    asked: list[str] = []
+    reading.store.each["acl_version"] = lambda: asked.append("late")
+
+    async def run() -> None:
+        keeper = reading.keeper
+        with Busy() as busy:
+            for _ in range(2):
+                asyncio.get_running_loop().run_in_executor(keeper._questions, busy)
+            await busy.began_in(threads=2)
+            if given_up == "late":
+                monkeypatch.setattr(store_service, "MAX_WAIT", 0.01)
+                with pytest.raises(StoreError, match="no answer within"):
+                    await keeper.consult(describe_question())
+                monkeypatch.undo()
+            else:
+                question = asyncio.create_task(keeper.consult(describe_question()))
+                await turns()
+                question.cancel()
+                await asyncio.gather(question, return_exceptions=True)
+        await asyncio.wait_for(keeper.consult(users_question()), PATIENCE_SECONDS)
+
+    asyncio.run(run())
+    assert asked == []
+
+
+def test_the_time_of_a_question_is_told(plain: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading(plain)
+    clock = iter((5, 12))
+    monkeypatch.setattr(handlers, "thread_time_ns", lambda: next(clock))
+    _, spent_ns = asyncio.run(cast(Any, reading.keeper.consult(users_question())))
+    assert spent_ns == 7
+
+
+def test_acls_that_were_told_are_in_force(plain: Store) -> None:
+    """Somebody else changed them; a client that sees the change here can rely on it here."""
+    reading = Reading(plain)
+    plain.create_acls([acl("a")])
+    asyncio.run(cast(Any, reading.keeper.consult(describe_question())))
+    assert (reading.acls(), reading.judged_anew) == (1, 1)
 
 
 async def test_the_store_is_followed(plain: Store, monkeypatch: pytest.MonkeyPatch) -> None:
