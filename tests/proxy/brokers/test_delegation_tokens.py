@@ -179,17 +179,6 @@ def test_tokens_shorter_than_the_clocks_error_cost_one_login(skew: float) -> Non
     assert failures <= 1
 
 
-def test_replicas_agree_on_the_token_that_expires_last() -> None:
-    cluster = Cluster(0.0, LIFETIME_MS / 1000)
-    replicas = [cluster.replica(), cluster.replica()]
-    for replica in replicas:  # both at once: no broker knows the other's
-        replica.created("alice", cluster.create(), cluster.now, cluster.now)
-        cluster.now += 1
-    cluster.learn(BROKERS[0])
-    used = [obtain(cluster, replica, BROKERS[0]).id for replica in replicas]
-    assert used == [[*cluster.tokens][-1]] * 2
-
-
 def test_a_new_token_is_made_at_half_life() -> None:
     cluster = Cluster(0.0, LIFETIME_MS / 1000)
     replica = cluster.replica()

@@ -1,20 +1,36 @@
 """Tokens of commands and classes: bounded, renewed, and never in a log."""
 
 import asyncio
+import hashlib
+import hmac
 import json
 import logging
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, parse_qsl, quote, urlsplit
 
 import pytest
 
+from metrics import registry
+from metrics.snapshot import Snapshot
 from proxy.brokers import token_source
-from proxy.brokers.token_providers import MAX_CALLS, ProvidedTokens, TokenProvider
+from proxy.brokers.token_providers import (
+    MAX_CALLS,
+    ROLE_SESSION_NAME,
+    MskIamIdentity,
+    ProvidedTokens,
+    TokenProvider,
+)
 from proxy.brokers.token_source import RenewedTokens
+from sasl.login import LoginError
 from sasl.token_cache import MAX_ANSWER_BYTES
+from tests.support.cloud import ARN, EMAIL, ROLE, SECRET, Cloud
 from tests.support.processes import until
 from tests.support.sasl import b64url
 from tests.support.upstream import provided_by, why_none
@@ -219,3 +235,199 @@ def test_who_it_is() -> None:
     assert asyncio.run(provided(Rotating()).who()) == "unknown"
     printed = jwt_of(sub="User of a\nJWT")
     assert asyncio.run(command(f"echo {printed}").who()) == "User of a\nJWT"
+
+
+# Tokens of cloud identities, against fake metadata and token services
+
+
+MSK = "b-1.demo.a1b2c3.c8.kafka.eu-west-1.amazonaws.com:9098"
+NAMES = {"action": "Action"} | {
+    f"x-amz-{name.lower()}": f"X-Amz-{name}"
+    for name in ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Security-Token")
+}
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_", "GOOGLE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ROLE_SESSION_NAME", "")  # set again after the test
+    monkeypatch.delenv("AWS_ROLE_SESSION_NAME")
+    monkeypatch.setattr(token_source, "FETCH_TIMEOUT", 120.0)  # imports take long under load
+    one = Cloud()
+    for name, value in one.environment.items():
+        monkeypatch.setenv(name, value)
+    with one.service:
+        yield one
+
+
+def aws(servers: str = MSK) -> RenewedTokens:
+    return provided_by(servers, login_provider="aws-msk-iam")
+
+
+def signed(token: str) -> tuple[str, dict[str, str]]:
+    """The host and the fields of a signed URL, whose signature is verified (Signature Version 4,
+    "Create a signed AWS API request")."""
+    url = urlsplit(urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode())
+    fields = dict(parse_qsl(url.query))
+    assert (url.scheme, url.path) == ("https", "/")
+    assert fields.pop("User-Agent") == "reauth-proxy"
+    assert fields["Action"] == "kafka-cluster:Connect"
+    assert fields["X-Amz-Algorithm"] == "AWS4-HMAC-SHA256"
+    assert fields["X-Amz-SignedHeaders"] == "host"
+    assert fields["X-Amz-Expires"] == "900"
+    signature = fields.pop("X-Amz-Signature")
+    assert signature == signature_of(url.netloc, fields)
+    return url.netloc, fields
+
+
+def signature_of(host: str, fields: dict[str, str]) -> str:
+    query = "&".join(
+        f"{quote(key, safe='-_.~')}={quote(value, safe='-_.~')}"
+        for key, value in sorted(fields.items())
+    )
+    request = f"GET\n/\n{query}\nhost:{host}\n\nhost\n{hashlib.sha256().hexdigest()}"
+    date = fields["X-Amz-Date"]
+    scope = fields["X-Amz-Credential"].partition("/")[2]
+    digest = hashlib.sha256(request.encode()).hexdigest()
+    key = f"AWS4{SECRET}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return hmac.digest(key, f"AWS4-HMAC-SHA256\n{date}\n{scope}\n{digest}".encode(), "sha256").hex()
+
+
+def test_an_instances_identity_at_msk(cloud: Cloud) -> None:
+    tokens = aws()
+    host, fields = signed(asyncio.run(tokens.current()))
+    assert host == "kafka.eu-west-1.amazonaws.com"
+    day = fields["X-Amz-Date"][:8]
+    assert fields["X-Amz-Credential"] == (
+        f"ASIA{cloud.keys:016}/{day}/eu-west-1/kafka-cluster/aws4_request"
+    )
+    assert fields["X-Amz-Security-Token"].startswith(f"{ARN}+")
+    assert tokens.expires_at == pytest.approx(time.time() + 900, abs=30)
+    assert asyncio.run(tokens.who()) == ARN
+
+
+def test_a_workloads_identity_keeps_its_session_name(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise brokers refuse the re-authentication: the principal would change."""
+    (tmp_path / "token").write_text("e30.e30.c2ln")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
+    monkeypatch.setenv("AWS_REGION", "us-east-2")
+    monkeypatch.setenv("AWS_ROLE_SESSION_NAME", "")  # as good as unset
+    cloud.lives = 300  # botocore renews credentials at each use
+    tokens = aws("kafka.internal:9098")
+
+    async def run() -> set[str]:
+        found = set()
+        for _ in range(3):
+            await tokens.refresh()
+            host, fields = signed(await tokens.current())
+            assert host == "kafka.us-east-2.amazonaws.com"
+            found.add(fields["X-Amz-Credential"])
+        return found
+
+    assert len(asyncio.run(run())) == 3
+    assert set(cloud.sessions) == {ROLE_SESSION_NAME}
+    assert tokens.expires_at == pytest.approx(time.time() + 240, abs=30)
+
+
+@pytest.mark.parametrize(
+    ("lives", "problem"),
+    [(50, "the AWS credentials end in less than 60 s"), (-3600, "still expired")],
+)
+def test_credentials_that_end_soon_are_not_presented(
+    cloud: Cloud, lives: float, problem: str
+) -> None:
+    cloud.lives = lives
+    reason = asyncio.run(why_none(aws()))
+    assert problem in reason
+    assert SECRET not in reason
+
+
+@pytest.mark.parametrize("status", [302, 403, 404, 500])
+def test_a_metadata_service_that_refuses(cloud: Cloud, status: int) -> None:
+    cloud.status = status
+    assert "no AWS credentials were found" in asyncio.run(why_none(aws()))
+    assert not [path for path in cloud.asked if "stolen" in path]
+
+
+def test_a_region_that_is_nowhere(cloud: Cloud) -> None:
+    assert "set AWS_REGION" in asyncio.run(why_none(aws("kafka.internal:9098")))
+    assert cloud.asked == []
+
+
+def test_an_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in {"botocore", "botocore.config"} | {
+        name for name in sys.modules if name.startswith("botocore.")
+    }:
+        monkeypatch.setitem(sys.modules, name, None)
+    needed = "aws-msk-iam needs botocore, the extra aws: "
+    assert needed in asyncio.run(why_none(aws()))
+
+
+def test_a_service_account_of_google(cloud: Cloud) -> None:
+    tokens = provided_by(login_provider="gcp")
+    token = asyncio.run(tokens.current())
+    header, claims, access = (urlsafe_b64decode(part + "===") for part in token.split("."))
+    assert json.loads(header) == {"typ": "JWT", "alg": "GOOG_OAUTH2_TOKEN"}
+    assert access == f"ya29.{cloud.keys}".encode()
+    found = json.loads(claims)
+    assert (found["iss"], found["sub"], found["scope"]) == ("Google", EMAIL, "kafka")
+    assert found["exp"] == pytest.approx(time.time() + 3600, abs=300)
+    assert tokens.expires_at == pytest.approx(time.time() + 3600, abs=300)
+    assert asyncio.run(tokens.who()) == EMAIL
+    cloud.status = 302
+    asyncio.run(tokens.refresh())
+    assert tokens.refresh_failures == 1
+    assert asyncio.run(tokens.current()) == token
+
+
+def test_an_identity_of_azure(cloud: Cloud) -> None:
+    tokens = provided_by("demo.servicebus.windows.net:9093", login_provider="azure")
+    assert asyncio.run(tokens.current()) == f"ya29.{cloud.keys}"
+    assert tokens.expires_at == pytest.approx(time.time() + 3600, abs=300)
+    (asked,) = {
+        parse_qs(urlsplit(path).query)["resource"][0] for path in cloud.asked if "?" in path
+    }
+    assert asked == "https://demo.servicebus.windows.net"
+    cloud.status = 302
+    refused = provided_by("demo.servicebus.windows.net:9093", login_provider="azure")
+    assert "no token from azure: " in asyncio.run(why_none(refused))
+
+
+def test_brokers_that_are_not_of_event_hubs(cloud: Cloud) -> None:
+    problem = "set sasl.oauthbearer.scope: no broker is of Event Hubs"
+    assert problem in asyncio.run(why_none(provided_by(login_provider="azure")))
+    tokens = provided_by(login_provider="azure", oauthbearer_scope="api://kafka/.default")
+    assert asyncio.run(tokens.current()).startswith("ya29.")
+    assert any("resource=api" in path for path in cloud.asked)
+
+
+@pytest.mark.usefixtures("cloud")
+def test_the_message_of_aws_msk_iam() -> None:
+    """As the README of aws-msk-iam-auth documents it; the signature is verified."""
+    host = MSK.partition(":")[0]
+    exchange = asyncio.run(MskIamIdentity(MSK).exchange(host))
+    assert exchange.mechanism == "AWS_MSK_IAM"
+    assert exchange.step(b'{"version":"2020_10_22","request-id":"1"}') is None
+    message = json.loads(exchange.first())
+    about = {name: message.pop(name) for name in ("version", "host", "user-agent")}
+    assert about == {"version": "2020_10_22", "host": host, "user-agent": "reauth-proxy"}
+    assert message.pop("x-amz-signature") == exchange.secret
+    assert message["x-amz-security-token"].startswith(f"{ARN}+")
+    fields = {NAMES[name]: value for name, value in message.items()}
+    assert exchange.secret == signature_of(host, fields)
+
+
+def test_aws_msk_iam_without_credentials(cloud: Cloud) -> None:
+    cloud.status = 500
+    identity = MskIamIdentity(MSK)
+    with pytest.raises(LoginError, match="no AWS credentials were found"):
+        asyncio.run(identity.exchange("b-1"))
+    snapshot = Snapshot()
+    identity.collect(snapshot)
+    assert snapshot.values == {registry.UPSTREAM_TOKEN_REFRESH_FAILURES.name: {(): 1}}

@@ -106,18 +106,6 @@ async def test_an_outage_that_outlasts_the_token() -> None:
         assert (tokens.expires_at, tokens.refresh_failures) == (wall_then + 1, 1)
 
 
-async def test_the_schedule_backs_off_and_recovers() -> None:
-    async with with_provider() as (tokens, provider):
-        provider.status = 500
-        running = asyncio.create_task(tokens.run())
-        await until(lambda: len(provider.asked) >= 3)
-        assert "HTTP status 500" in await why_none(tokens)
-        provider.status = 200
-        await until(lambda: tokens.expires_at is not None)
-        assert (await tokens.current()).startswith("token-")
-        running.cancel()
-
-
 async def test_a_secret_that_was_replaced_is_used(tmp_path: Path) -> None:
     path = tmp_path / "secret"
 
