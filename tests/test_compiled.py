@@ -37,7 +37,6 @@ SUITES = (
     "proxy/connection/test_upstream_login*.py",
     "proxy/net/test_relay.py",
     "proxy/net/test_tls_handshake.py",
-    "proxy/net/test_tls_input.py",
     "proxy/net/test_tls_transport*.py",
     "proxy/ops/test_observer*.py",
     "proxy/wire",
