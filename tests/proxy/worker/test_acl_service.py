@@ -154,20 +154,6 @@ def test_a_change_in_the_store_is_taken_over(store: Failing) -> None:
     assert not services.authorization.take_over(), "nothing is new"
 
 
-def test_without_its_store_the_last_acls_apply(store: Failing) -> None:
-    """Never open, never closed: as it was."""
-    services = Services(store)
-    services.store.create_acls([acl("a", READ, principal="User:*")])
-    services.authorization.read()
-    services.authorization.take_over()
-    services.store.broken = True
-    with pytest.raises(StoreError, match="is damaged"):
-        services.authorization.read()
-    assert not services.authorization.take_over()
-    assert services.may(Operation.READ, "a")
-    assert not services.may(Operation.READ, "b")
-
-
 def test_a_store_that_cannot_be_read_at_start_is_an_error() -> None:
     store = Failing(None, broken=True)
     settings = Authorizer.model_validate({"mode": "enforce"})
@@ -203,13 +189,6 @@ def test_a_denial_is_told_once_and_counted(
     services.authorization.collect(snapshot)
     decisions = snapshot.values[registry.AUTHORIZER_DECISIONS.name]
     assert decisions == {("READ", "denied"): 1_000}
-
-
-def test_in_audit_everything_passes_and_is_told(store: Failing) -> None:
-    services = Services(store, AuthorizerMode.AUDIT)
-    assert services.may(Operation.READ, "a")
-    (notice,) = services.reported.notices
-    assert notice.denial.would_be
 
 
 def test_in_audit_what_cannot_be_judged_is_reported(
@@ -456,16 +435,6 @@ def test_of_two_permissions_the_one_that_allows_a_request_is_used(
 MANY = [f"t{number}" for number in range(MAX_USES_OF_A_REQUEST + 200)]
 
 
-def test_of_a_request_with_many_resources_the_rest_is_counted_together(store: Failing) -> None:
-    worker = Services(store, AuthorizerMode.AUDIT)
-    body = encode(metadata_request(12, *MANY, allow_auto_topic_creation=False))
-    frame = request(METADATA, 12, 1, body)
-    worker.play.client(frame)
-    found = worker.recorded()
-    assert found.pop((None, None)) == size_of(frame)
-    assert found == {("DESCRIBE", name): size_of(frame) for name in MANY[:MAX_USES_OF_A_REQUEST]}
-
-
 @pytest.mark.parametrize("mode", [AuthorizerMode.ENFORCE, AuthorizerMode.AUDIT])
 def test_a_session_of_many_topics_takes_bounded_memory(
     store: Failing, mode: AuthorizerMode
@@ -585,16 +554,6 @@ def test_the_next_produce_is_judged_by_the_new_groups(
     renew(play, *before)
     play.client(produce(6, "mine", version=9))
     assert bytes(play.to_broker) == b"".join([*frames, produce(6, "mine", version=9)])
-
-
-def test_a_client_that_joins_a_group_may_do_more_at_once(store: Failing) -> None:
-    play = joined(store, acls=(MAY_WRITE,))
-    play.client(produce(1, "mine", version=9))
-    assert not play.to_broker
-    assert produce_error(play) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    renew(play, "analysts")
-    play.client(produce(2, "mine", version=9))
-    assert bytes(play.to_broker) == produce(2, "mine", version=9)
 
 
 def test_a_fetch_session_ends_with_the_group_that_could_read(store: Failing) -> None:

@@ -50,6 +50,7 @@ ONLY_ALICE = "RULE:^CN=(a[^,]*),OU=dev,.*$/$1/U"
 @pytest.mark.parametrize(
     ("given", "shown", "expected"),
     [
+        (PLAINTEXT, None, ANONYMOUS),
         (ssl_listener(), None, ANONYMOUS),
         (ssl_listener(), ALICE, ANONYMOUS),  # not asked for, so not verified, so not believed
         (ssl_listener(), UNTRUSTED, ANONYMOUS),
@@ -68,7 +69,8 @@ async def test_who_a_client_is(
     directory: Path, given: dict[str, Any], shown: Issued | None, expected: str
 ) -> None:
     async with listen(directory, given) as running:
-        assert await running.principal(client_context(AUTHORITY, shown=shown)) == expected
+        tls = None if given is PLAINTEXT else client_context(AUTHORITY, shown=shown)
+        assert await running.principal(tls) == expected
         reached = (3, 12) in running.broker.requests
         assert reached is expected.startswith("authenticated")
 
@@ -87,17 +89,6 @@ async def test_a_session_ends_when_its_certificate_does(directory: Path) -> None
         left = certificate.not_valid_after_utc.timestamp() - time()
         assert ends_at - monotonic() == pytest.approx(left, abs=60)
         writer.close()
-
-
-async def test_everybody_is_anonymous_by_plaintext(directory: Path) -> None:
-    async with listen(directory, PLAINTEXT) as running:
-        reader, writer = await running.connect()
-        writer.write(api_versions(1))
-        await read_frame(reader)
-        assert running.broker.requests == []
-        writer.close()
-        assert await running.principal() == ANONYMOUS
-        assert (3, 12) in running.broker.requests
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

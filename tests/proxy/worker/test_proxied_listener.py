@@ -1,18 +1,31 @@
 """A listener behind load balancers: whose address counts, and what a bad header costs."""
 
 import asyncio
+import socket
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
-from proxy.net.proxy_header import MAX_BODY
+from proxy.brokers.access import Access
+from proxy.brokers.service_connection import fetch_metadata
+from proxy.net.dialler import Dialler
+from proxy.net.proxy_header import MAX_BODY, parse
 from proxy.quota.model import address_group
-from tests.support.frames import api_versions
-from tests.support.processes import until
-from tests.support.relay import PLAINTEXT, RunningListener, listen, read_frame, ssl_listener
-from tests.support.tls import AUTHORITY, client_context
+from tests.support.fake_broker import FakeBroker
+from tests.support.frames import api_versions, metadata
+from tests.support.processes import PATIENCE_SECONDS, until
+from tests.support.relay import (
+    PLAINTEXT,
+    RunningListener,
+    listen,
+    listening,
+    read_frame,
+    ssl_listener,
+)
+from tests.support.tls import AUTHORITY, OURS, Spoken, client_context, server_context
 
 TRUSTED = {"proxy.protocol": "required", "proxy.protocol.trusted": "127.0.0.1,127.0.0.2"}
 BEHIND: dict[str, Any] = PLAINTEXT | TRUSTED
@@ -207,3 +220,81 @@ async def test_a_drain_closes_connections_without_a_header(directory: Path) -> N
         assert await ends(reader)
         assert running.log == []
         writer.close()
+
+
+# Headers on connections to brokers, before TLS and before any request
+
+
+FIXED = 16
+
+
+@dataclass(eq=False)
+class Behind(FakeBroker):
+    """A broker that is reached through something that reads a header."""
+
+    named: list[tuple[str | None, int]] = field(default_factory=list)
+    """Address and port in each header."""
+    _accepting: "asyncio.Task[None] | None" = None
+
+    async def __aenter__(self) -> Self:
+        sock = listening()
+        sock.listen()
+        sock.setblocking(False)
+        self.port = sock.getsockname()[1]
+        self._accepting = asyncio.create_task(self._accept(sock))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._accepting is not None
+        self._accepting.cancel()
+        self.drop_connections()
+        await asyncio.gather(*(task for task in self._tasks if task))
+
+    async def _accept(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with sock:
+            while True:
+                connection, _ = await loop.sock_accept(sock)
+                fixed = await loop.sock_recv(connection, FIXED)
+                size = int.from_bytes(fixed[14:])
+                rest = await loop.sock_recv(connection, size) if size else b""
+                header = parse(fixed + rest)
+                assert header is not None
+                self.named.append((header.address, int.from_bytes(rest[8:10])))
+                await loop.connect_accepted_socket(self._protocol, connection, ssl=self.tls)
+
+    def _protocol(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._serve)
+
+
+def announcing(*, tls: bool) -> Access:
+    trusting = Spoken(client_context(AUTHORITY)) if tls else None
+    return Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(sends_header=True), tls=trusting)
+
+
+@pytest.mark.parametrize("given", [PLAINTEXT, BEHIND], ids=["direct", "behind a balancer"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+async def test_the_broker_s_side_learns_the_client_s_address(
+    directory: Path, given: dict[str, Any], tls: bool
+) -> None:
+    broker = Behind(tls=server_context(OURS) if tls else None)
+    access = announcing(tls=tls)
+    async with listen(directory, given, behind=broker, access=access) as running:
+        running.upstream.host = "localhost"
+        reader, writer = await running.connect()
+        port = writer.get_extra_info("sockname")[1]
+        writer.write((V1 if given is BEHIND else b"") + api_versions(1) + metadata(2))
+        for _ in range(2):
+            await read_frame(reader)
+        assert broker.named == [("192.0.2.7", 0) if given is BEHIND else ("127.0.0.1", port)]
+        writer.close()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+async def test_the_proxy_s_own_requests_are_local(tls: bool) -> None:
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        Behind(tls=server_context(OURS) if tls else None) as broker,
+    ):
+        await fetch_metadata("localhost", broker.port, announcing(tls=tls))
+        assert broker.named == [(None, 0)]

@@ -61,12 +61,6 @@ def test_the_time_between_the_steps_is_nobodys() -> None:
     assert times == [5, 5, 5, 2]
 
 
-async def test_the_result_comes() -> None:
-    turns = TimeSlices(asyncio.get_running_loop())
-    assert await turns.run(counting(1_000, [])) == 1_000
-    assert await turns.run(counting(0, [])) == 0, "and again, after all was done"
-
-
 async def test_others_have_their_turns_meanwhile() -> None:
     turns, loop = TimeSlices(asyncio.get_running_loop()), asyncio.get_running_loop()
     others = 0
@@ -90,14 +84,6 @@ async def test_works_take_turns() -> None:
     await short
     assert not long.done()
     assert await long == 50
-
-
-async def test_one_that_fails_spoils_no_other() -> None:
-    turns = TimeSlices(asyncio.get_running_loop())
-    bad, good = turns.run(failing()), turns.run(slow(3))
-    with pytest.raises(ValueError, match="the third act"):
-        await bad
-    assert await good == 3
 
 
 async def test_one_that_nobody_awaits_any_more_is_given_up() -> None:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,18 @@ import yaml
 
 from metrics import registry
 from proxy import config, handlers
+from proxy.store import open_store
 from proxy.worker import store_service, worker
 from proxy.worker.connection_limits import Shared
 from proxy.worker.inputs import SharedConfiguration, WorkerInputs
 from sasl.identity import Identity
+from tests.support.authenticating_broker import Client
+from tests.support.client_identity import Issuing, client
 from tests.support.fake_broker import FakeBroker
 from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.settings import SCRAM, mapping
-from tests.support.store import describe_question
+from tests.support.settings import configured as settings_of
+from tests.support.store import SHA_256, describe_question, verifier
 
 
 @pytest.fixture
@@ -169,3 +174,49 @@ def test_what_is_just_being_put_is_not_taken() -> None:
     shared_configuration.put(b"older", is_stale=True)
     assert shared_configuration.take() == (b"older", True)
     os.close(shared_configuration._file)
+
+
+async def test_a_revoked_user_loses_sessions_and_delegation_tokens_at_once(
+    tmp_path: Path, given: WorkerInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokens of another replica as well; those of other users stay."""
+    monkeypatch.setattr(worker, "TICK", 0.02)
+    monkeypatch.setattr(store_service, "REFRESH_EVERY", 0.02)
+    (tmp_path / "password").write_text("secret")
+    port = given.listening["clients"].getsockname()[1]
+    listener = {
+        **SCRAM,
+        "address": f"127.0.0.1:{port}",
+        "revoke.sessions": "at-once",
+        "upstream.identity": "delegation-token",
+        "upstream.identity.mechanism": "SCRAM-SHA-256",
+        "upstream.identity.allow.prefixes": ["User:"],
+        "upstream.identity.super.users": [],
+    }
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "proxy",
+        "sasl.password": f"file:{tmp_path / 'password'}",
+    }
+    async with Issuing() as peer:
+        upstream = {"bootstrap.servers": f"127.0.0.1:{peer.port}", **login}
+        settings = settings_of(tmp_path, listener, upstream)
+        with closing(open_store(settings.store.url)) as store:
+            users = {(name, SHA_256): verifier() for name in ("alice", "bob")}
+            store.alter_credentials(upsert=users)
+            one = worker.Worker(settings, given)
+            await one._open()
+            sessions = {}
+            for name in ("alice", "bob"):
+                await one._listeners[0].exchange(client(f"User:{name}"), ("127.0.0.1", peer.port))
+                sessions[name] = Client(*await asyncio.open_connection("127.0.0.1", port))
+                assert await sessions[name].log_in(user=name) >= 0
+            peer.issued.append(peer.issued[0] | {"token_id": "other", "hmac": b"other"})
+            store.alter_credentials(delete=[("alice", SHA_256)], upsert={})
+            assert await sessions["alice"].is_closed()
+            await until(lambda: [token["principal_name"] for token in peer.issued] == ["bob"])
+            assert len(one._listeners[0].clients) == 1
+            for session in sessions.values():
+                session.writer.close()
+            await end(one)
