@@ -50,6 +50,20 @@ def test_groups_are_principals_of_their_own_type(claim: object, expected: tuple[
     assert groups(groups=claim) == expected
 
 
+@pytest.mark.parametrize(
+    ("settings", "changes", "expected"),
+    [
+        (GROUPS, {}, ()),
+        (SETTINGS, {"groups": ["analysts"]}, ()),  # no claim is configured
+        (GROUPS, {"hasgroups": True, "groups": ["a"]}, ("Group:a",)),
+        (GROUPS, {"hasgroups": False}, ()),
+        (GROUPS, {"groups": "a", "_claim_names": {"photo": "src1"}}, ("Group:a",)),
+    ],
+)
+def test_groups_of_a_token(settings: Any, changes: Any, expected: tuple[str, ...]) -> None:
+    assert groups(settings, **changes) == expected
+
+
 @pytest.mark.parametrize("prefix", ["", "partner:"])
 @pytest.mark.parametrize("over", [False, True])
 def test_all_groups_together_are_bounded(prefix: str, over: bool) -> None:
@@ -62,14 +76,6 @@ def test_all_groups_together_are_bounded(prefix: str, over: bool) -> None:
         assert judged(settings, groups=names) is FailureReason.BAD_GROUPS
     else:
         assert len(groups(settings, groups=names)) == MAX_GROUPS
-
-
-def test_a_token_without_the_claim_has_no_groups() -> None:
-    assert groups() == ()
-
-
-def test_groups_count_only_where_a_claim_is_configured() -> None:
-    assert groups(SETTINGS, groups=["analysts"]) == ()
 
 
 @pytest.mark.parametrize(
@@ -153,15 +159,6 @@ def test_groups_that_a_token_has_no_room_for_refuse_it(value: object) -> None:
     bad = claims() | {"hasgroups": value}
     assert judge_claims(bad, GROUPS, WALL) is FailureReason.BAD_GROUPS
     assert groups(ROLES, hasgroups=value) == ()
-
-
-def test_groups_that_are_all_in_the_token_are_accepted() -> None:
-    assert groups(hasgroups=True, groups=["a"]) == ("Group:a",)
-    assert groups(hasgroups=False) == ()
-
-
-def test_other_claims_may_be_in_another_document() -> None:
-    assert groups(groups="a", _claim_names={"photo": "src1"}) == ("Group:a",)
 
 
 def test_look_alikes_are_other_groups() -> None:

@@ -21,7 +21,6 @@ from sasl.login import (
     ScramClient,
     Send,
 )
-from sasl.mechanism import Challenge
 from sasl.messages import (
     MAX_MECHANISMS,
     MalformedMessage,
@@ -34,7 +33,7 @@ from sasl.messages import (
     read_authenticate_response,
     read_handshake_response,
 )
-from tests.support.sasl import NOW, scram_exchange
+from tests.support.sasl import NOW, challenge, scram_exchange
 
 WIRE = Path(__file__).parent.parent / "proxy/wire/captured"
 VERSIONS = range(3)
@@ -63,23 +62,19 @@ def test_what_we_ask_is_what_our_server_reads(version: int, token: bytes) -> Non
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_our_server_answers_is_what_we_read(version: int) -> None:
+@pytest.mark.parametrize("message", ["who?", None])
+def test_what_our_server_answers_is_what_we_read(version: int, message: str | None) -> None:
     body = authenticate_response(
         version,
         error_code=58,
-        error_message="who?",
+        error_message=message,
         auth_bytes=b"t" * 300,
         session_lifetime_ms=5_000,
     )
     read = read_authenticate_response(version, body)
-    assert (read.error_code, read.error_message, read.auth_bytes) == (58, "who?", b"t" * 300)
+    assert (read.error_code, read.auth_bytes) == (58, b"t" * 300)
+    assert read.error_message == (message or "")
     assert read.session_lifetime_ms == (5_000 if version else 0)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_null_message_is_none(version: int) -> None:
-    body = authenticate_response(version, error_message=None)
-    assert read_authenticate_response(version, body).error_message == ""
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -123,14 +118,15 @@ def test_no_answer_breaks_the_reader(body: bytes, version: int) -> None:
 
 
 class TestPlain:
-    def test_name_and_password_then_nothing(self) -> None:
+    @pytest.mark.parametrize(("told", "lifetime_ms"), [(3_000, 3_000), (-5, 0)])
+    def test_name_and_password_then_nothing(self, told: int, lifetime_ms: int) -> None:
         login = Login(PlainClient("ann", "pass,word"), 1)
         assert login.begin() == Send(17, 1, handshake_request("PLAIN"))
         assert login.answered(handshake_response(0, ("PLAIN",))) == Send(
             36, 1, authenticate_request(1, b"\0ann\0pass,word")
         )
-        answer = authenticate_response(1, session_lifetime_ms=3_000)
-        assert login.answered(answer) == LoggedIn(3_000)
+        answer = authenticate_response(1, session_lifetime_ms=told)
+        assert login.answered(answer) == LoggedIn(lifetime_ms)
 
     def test_a_server_that_goes_on_is_none(self) -> None:
         login = in_handshake(PlainClient("ann", "secret"))
@@ -141,13 +137,6 @@ class TestPlain:
 class TestScram:
     def login(self, salted: SaltedPasswords | None = None) -> Login:
         return in_handshake(ScramClient(SHA_256, "alice", "secret", salted))
-
-    @pytest.mark.parametrize(
-        "challenge", [b"", b"r=x,s=eA==,i=4096", b"e=unknown-user", b"r=" + b"n" * 100_000]
-    )
-    def test_a_challenge_that_is_none(self, challenge: bytes) -> None:
-        with pytest.raises(LoginError):
-            self.login().answered(authenticate_response(2, auth_bytes=challenge))
 
     def test_success_without_the_servers_proof_is_none(self) -> None:
         exchange = ScramClient(SHA_256, "alice", "secret")
@@ -171,11 +160,6 @@ class TestScram:
 
 
 class TestOAuthBearer:
-    def test_a_token_then_nothing(self) -> None:
-        login = in_handshake(OAuthBearerClient("abc"))
-        answer = authenticate_response(2, session_lifetime_ms=9)
-        assert login.answered(answer) == LoggedIn(9)
-
     def test_a_refusal_takes_another_round(self) -> None:
         """RFC 7628 section 3.2.3: the client agrees, and then the error comes."""
         login = in_handshake(OAuthBearerClient("abc"))
@@ -204,11 +188,6 @@ def test_the_version_is_the_highest_that_both_know(has: int, asked: int) -> None
 def test_a_server_without_sasl_authenticate_is_not_asked() -> None:
     with pytest.raises(LoginError, match="SaslAuthenticate"):
         Login(PlainClient("ann", "secret"), -1).begin()
-
-
-def test_a_negative_lifetime_is_none() -> None:
-    login = in_handshake(PlainClient("ann", "secret"))
-    assert login.answered(authenticate_response(2, session_lifetime_ms=-5)) == LoggedIn(0)
 
 
 def test_a_servers_words_are_one_short_line_without_our_secret() -> None:
@@ -257,19 +236,15 @@ def test_a_bad_server_gets_no_proof(server_first: bytes) -> None:
 @pytest.mark.parametrize(
     "server_final", [b"", b"e=invalid-proof", b"v=", b"v=AAAA", b"v=!", b"\xff"]
 )
-def test_a_server_that_does_not_know_the_verifier_is_noticed(server_final: bytes) -> None:
+@pytest.mark.parametrize("proven", [True, False])
+def test_a_server_that_does_not_know_the_verifier_is_noticed(
+    proven: bool, server_final: bytes
+) -> None:
     client = ScramClient(mechanism=SHA_256, username="alice", password="secret")
-    challenge = scram_exchange().step(client.first(), NOW)
-    assert isinstance(challenge, Challenge)
-    client.final(challenge.data)
+    if proven:
+        client.final(challenge(scram_exchange().step(client.first(), NOW)))
     with pytest.raises(LoginError):
         client.verify(server_final)
-
-
-def test_a_signature_before_the_proof_is_refused() -> None:
-    client = ScramClient(mechanism=SHA_256, username="alice", password="secret")
-    with pytest.raises(LoginError):
-        client.verify(b"v=AAAA")
 
 
 @given(st.binary(max_size=60))

@@ -312,14 +312,8 @@ def test_a_file_of_filters(store: Path, given: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (
-            "--principal User:a\n--topic t --topic u\n",
-            "line 2: a line is one filter: one resource and one principal",
-        ),
-        (
-            "--principal User:a --principal User:b\n",
-            "line 1: a line is one filter: one resource and one principal",
-        ),
+        ("--principal User:a\n--topic t --topic u\n", "line 2: a line is one filter: one resource"),
+        ("--principal User:a --principal User:b\n", "line 1: a line is one filter: one resource"),
         ("--topic t --resource-pattern-type some\n", "'some' is not one of 'literal'"),
         ("--topic ''\n", "line 1: a name must not be empty"),
     ],
@@ -328,8 +322,7 @@ def test_a_file_that_says_something_else(store: Path, text: str, problem: str) -
     """One line with the place, and status 2; quotas have the same parser, and more cases."""
     result = run("list", "--file", "-", "--store", store, stdin=text)
     assert result.exit_code == 2, result.output
-    unwrapped = " ".join(result.stderr.replace("│", " ").split())
-    assert problem in unwrapped
+    assert problem in " ".join(result.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("options", ["--topic t", "--principal User:a", "--cluster"])
@@ -358,15 +351,6 @@ def through(peer: Peer, tmp_path: Path) -> list[str]:
     return ["--bootstrap-server", peer.address, "--command-config", str(file)]
 
 
-def test_through_a_proxy(peer: Peer, through: list[str]) -> None:
-    assert run("add", "--topic", "t", *ALICE, "--operation", "Read", *through).exit_code == 0
-    assert peer.acl_store.acls == {acl()}
-    [row] = rows(run("list", *through, "--output", "json"))
-    assert (row["name"], row["operation"]) == ("t", "READ")
-    assert run("remove", "--topic", "t", "--force", *through).exit_code == 0
-    assert peer.acl_store.acls == set()
-
-
 def test_refused_by_a_proxy(peer: Peer, through: list[str]) -> None:
     peer.rights = False
     for command in (["list"], ["add", "--topic", "t", *ALICE], ["remove", "--topic", "t"]):
@@ -375,14 +359,6 @@ def test_refused_by_a_proxy(peer: Peer, through: list[str]) -> None:
         assert result.stderr == (
             "reauth-proxy: CLUSTER_AUTHORIZATION_FAILED: Cluster authorization failed.\n"
         )
-
-
-def test_a_wrong_password(peer: Peer, through: list[str]) -> None:
-    peer.passwords = {"admin": "changed"}
-    result = run("list", *through)
-    assert result.exit_code == 1
-    assert "SASL_AUTHENTICATION_FAILED" in result.stderr
-    assert "admin-secret" not in result.output
 
 
 @pytest.mark.parametrize(("highest", "requests"), [(4, 1), (3, 2)])
@@ -396,12 +372,3 @@ def test_many_principals_in_one_round_trip(
     found = rows(run("list", *principals, *through, "--output", "json"))
     assert [row["name"] for row in found] == ["a", "b"]
     assert peer.seen(29) == requests
-
-
-def test_a_file_of_filters_is_one_round_trip(peer: Peer, through: list[str]) -> None:
-    peer.versions[29] = (0, 4)
-    peer.acl_store.acls = {acl("a", f"User:{number}") for number in range(300)}
-    lines = "".join(f"--principal User:{number}\n" for number in range(200))
-    found = rows(run("list", "--file", "-", *through, "--output", "json", stdin=lines))
-    assert len(found) == 200
-    assert peer.seen(29) == 1

@@ -254,24 +254,6 @@ def test_a_start_lists_all_mistakes_with_their_lines(config: Path) -> None:
     ]
 
 
-def test_a_missing_configuration_is_one_line_and_status_2(tmp_path: Path) -> None:
-    result = run("config", "check", tmp_path / "none.yaml")
-    assert result.exit_code == 2
-    assert (
-        result.stderr
-        == f"reauth-proxy: {tmp_path / 'none.yaml'}: cannot be read: No such file or directory\n"
-    )
-
-
-def test_a_store_that_cannot_be_used_is_one_line_and_status_1(config: Path) -> None:
-    (config.parent / "state.db").write_bytes(b"not a database " * 100)
-    result = run("users", "list", "--config", config)
-    assert result.exit_code == 1
-    assert result.stderr == (
-        f"reauth-proxy: {config.parent / 'state.db'}: is not a SQLite database\n"
-    )
-
-
 def test_the_schema_is_json() -> None:
     assert json.loads(run("config", "schema").stdout) == json_schema()
 

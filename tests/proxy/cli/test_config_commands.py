@@ -164,6 +164,7 @@ def test_a_first_file_has_a_free_port_for_each_broker(ids: tuple[int, ...], tmp_
         (("gateway", "--bootstrap-server", "127.0.0.1"), "'127.0.0.1' is not HOST:PORT"),
         (("gateway", "--bootstrap-server", "h:1", "--sasl", "x"), "must be broker or proxy"),
         (("transparent", "--bootstrap-server", "h:1"), "has no meaning with transparent"),
+        (("tunnel",), "must be one of sidecar, gateway, transparent"),
     ],
 )
 def test_mistakes_of_a_first_file_are_named(options: tuple[str, ...], problem: str) -> None:
@@ -182,12 +183,6 @@ def test_a_missing_event_log_is_warned_about(tmp_path: Path, mode: str, warned: 
     done = run("config", "check", file)
     assert done.exit_code == 0
     assert done.stderr.count("because events.directory is not set") == warned
-
-
-def test_routings_are_named_if_it_is_none(tmp_path: Path) -> None:
-    done = run("config", "init", "tunnel", tmp_path / "x")
-    assert done.exit_code == 2
-    assert "must be one of sidecar, gateway, transparent" in done.stderr
 
 
 @pytest.mark.parametrize("routing", Routing)

@@ -1,31 +1,33 @@
 """The command line through a pipe, on a terminal of 80 columns, and on a full disk."""
 
 import fcntl
-import json
 import os
 import pty
 import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.cli import app
 from proxy.cli.listing import Output, print_list
 from proxy.cli.sessions import Sort
 from proxy.ops.status.session_facts import SessionFacts
-from proxy.store import open_store
+from proxy.store import Store, open_store
+from tests.support.acls import acl
 from tests.support.proxy_process import SIDECAR, rows, run, run_acls
 
 LONG = "a-very-long-name-of-a-topic-that-no-terminal-of-eighty-columns-can-hold-beside-all-the-rest"
 
 
+PROXY = ("-m", "proxy")
 HEADINGS = ["RESOURCE", "PATTERN", "NAME", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION"]
 
 
@@ -37,28 +39,18 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    file = tmp_path / "acls.db"
-    store = open_store(f"sqlite:{file}")
-    names = ("orders", LONG)
-    topic, literal = ResourceType.TOPIC, PatternType.LITERAL
-    store.create_acls(
-        [
-            Acl(topic, literal, name, "User:alice", "*", Operation.READ, Permission.ALLOW)
-            for name in names
-        ]
-    )
-    store.close()
-    return file
+def acls(store: Store, path: Path) -> Path:
+    store.create_acls([acl("orders"), acl(LONG)])
+    return path
 
 
-def on_terminal(*arguments: object, columns: int = 80) -> list[str]:
+def on_terminal(*arguments: object, columns: int = 80, program: Sequence[str] = PROXY) -> list[str]:
     """What a command writes to a terminal that wide, line by line."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {key: v for key, v in os.environ.items() if key not in ("COLUMNS", "LINES")}
     with subprocess.Popen(
-        [sys.executable, "-m", "proxy", *map(str, arguments)],
+        [sys.executable, *program, *map(str, arguments)],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -76,18 +68,21 @@ def on_terminal(*arguments: object, columns: int = 80) -> list[str]:
     return text.decode().replace("\r\n", "\n").splitlines()
 
 
-def piped(*arguments: object) -> subprocess.CompletedProcess[str]:
+def piped(
+    *arguments: object, program: Sequence[str] = PROXY, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.run(
-        [sys.executable, "-m", "proxy", *map(str, arguments)],
-        capture_output=True,
+        [sys.executable, *program, *map(str, arguments)],
         text=True,
         timeout=240,
         check=False,
+        **streams,
     )
 
 
-def test_no_cell_is_wrapped_or_cut_in_a_pipe(store: Path) -> None:
-    done = piped("acls", "list", "--store", store)
+def test_no_cell_is_wrapped_or_cut_in_a_pipe(acls: Path) -> None:
+    done = piped("acls", "list", "--store", acls)
     assert (done.returncode, done.stderr) == (0, "")
     head, *lines = done.stdout.splitlines()
     assert head.split() == HEADINGS
@@ -95,13 +90,13 @@ def test_no_cell_is_wrapped_or_cut_in_a_pipe(store: Path) -> None:
     assert all(line == line.rstrip() for line in lines)
 
 
-def test_a_table_stays_whole_on_a_terminal(store: Path) -> None:
-    lines = on_terminal("acls", "list", "--store", store)
+def test_a_table_stays_whole_on_a_terminal(acls: Path) -> None:
+    lines = on_terminal("acls", "list", "--store", acls)
     assert max(map(len, lines)) <= 80
     assert all(part in "".join(lines) for part in (LONG[:10], LONG[-5:])), "it is folded, not cut"
     (orders,) = (line for line in lines if "orders" in line)
     assert orders.split() == ["TOPIC", "LITERAL", "orders", "User:alice", "*", "READ", "ALLOW"]
-    wide = on_terminal("acls", "list", "--store", store, "-o", "wide")
+    wide = on_terminal("acls", "list", "--store", acls, "-o", "wide")
     assert any(LONG in line for line in wide), "lines may be longer than the terminal"
 
 
@@ -137,26 +132,17 @@ sessions.print_sessions([facts("User:alice"), facts("User:bob")], Output(sys.arg
 
 def test_a_narrow_terminal_keeps_the_columns_that_identify_a_session() -> None:
     """Without client id and connection, rows are identical and no session can be killed."""
-    program = [sys.executable, "-c", SESSIONS]
     named = ["CLIENT", "ID", "CONNECTION"]
     for width, found in (
         (60, ["PRINCIPAL", *named]),
         (80, ["PRINCIPAL", "AGE", "LEFT", *named]),
         (130, ["PRINCIPAL", "SOFTWARE", "AGE", "LEFT", "REQUESTS", "RE-AUTH", *named]),
     ):
-        ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-        environment = {key: v for key, v in os.environ.items() if key not in ("COLUMNS", "LINES")}
-        subprocess.run([*program, "table"], stdout=theirs, env=environment, check=True)
-        os.close(theirs)
-        text = os.read(ours, 65_536).decode()
-        os.close(ours)
-        head, alice, _ = text.splitlines()
+        head, alice, _ = on_terminal("table", columns=width, program=("-c", SESSIONS))
         assert head.split() == found
         assert "a-client-id-of-some-length  00c0ffee00c0ffee-e" in alice
         assert len(head) <= width
-    every = subprocess.run([*program, "wide"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    assert "192.168.100.100" in every
+    assert "192.168.100.100" in piped("wide", program=("-c", SESSIONS)).stdout
 
 
 @pytest.mark.parametrize(
@@ -233,40 +219,33 @@ def test_names_of_users_and_principals_are_understood_in_both_ways(config: Path)
     assert run("users", "remove", "User:carol", "--config", config).exit_code == 0
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("arguments", [("--help",), ("config", "schema"), ("--version",)])
-def test_output_that_cannot_be_written_is_one_line(arguments: tuple[str, ...]) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "proxy", *arguments],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=240,
-        )
-    assert (done.returncode, done.stderr) == (
-        1,
-        "reauth-proxy: the output cannot be written: No space left on device\n",
-    )
+def full_disk() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
 
 
-def test_a_closed_pipe_is_one_line() -> None:
+def broken_pipe() -> int:
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "proxy", "config", "schema"],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (
-        1,
-        "reauth-proxy: the output cannot be written: Broken pipe\n",
-    )
+    return writer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "opened", "problem"),
+    [
+        ("--help", full_disk, "No space left on device"),
+        ("config schema", full_disk, "No space left on device"),
+        ("--version", full_disk, "No space left on device"),
+        ("config schema", broken_pipe, "Broken pipe"),
+    ],
+)
+def test_output_that_cannot_be_written_is_one_line(
+    arguments: str, opened: Callable[[], int], problem: str
+) -> None:
+    output = opened()
+    done = piped(*arguments.split(), stdout=output)
+    os.close(output)
+    line = f"reauth-proxy: the output cannot be written: {problem}\n"
+    assert (done.returncode, done.stderr) == (1, line)
 
 
 def test_help_has_no_words_of_python() -> None:
@@ -294,25 +273,6 @@ def test_help_has_no_words_of_python() -> None:
     ],
 )
 def test_shells_complete_commands_and_options(words: str, found: set[str]) -> None:
-    environment = os.environ | {
-        "_REAUTH_PROXY_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "proxy"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=True,
-        timeout=240,
-    )
-    assert set(done.stdout.split()) == found
-
-
-def test_a_broker_that_is_not_there_is_named_in_plain_words() -> None:
-    done = run("acls", "list", "--bootstrap-server", "127.0.0.1:1", "-o", "json")
-    assert done.exit_code == 1
-    assert done.stderr.endswith("Connection refused\n")
-    assert "Connect call" not in done.stderr
-    assert json.dumps([]) not in done.stdout
+    variables = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    asked = {"_REAUTH_PROXY_COMPLETE": "complete_bash"} | variables
+    assert set(piped(env=os.environ | asked).stdout.split()) == found

@@ -87,13 +87,14 @@ def paths(found: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 PATHS = [*paths(parse(BASE.encode()))]
 
 
+def section_of(mapping: Any, path: tuple[Any, ...]) -> Any:
+    return section_of(mapping[path[0]], path[1:]) if path[1:] else mapping
+
+
 @pytest.mark.parametrize("path", PATHS, ids=str)
 def test_one_that_is_wrong_makes_no_other_wrong(path: tuple[Any, ...], tmp_path: Path) -> None:
     mapping = parse(BASE.encode())
-    section = mapping
-    for part in path[:-1]:
-        section = section[part]
-    section[path[-1]] = WRONG
+    section_of(mapping, path)[path[-1]] = WRONG
     named = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)[1:]
     found = problems(mapping, tmp_path)
     assert found
@@ -103,44 +104,25 @@ def test_one_that_is_wrong_makes_no_other_wrong(path: tuple[Any, ...], tmp_path:
 @pytest.mark.parametrize("path", [one for one in PATHS if isinstance(one[-1], str)], ids=str)
 def test_a_misspelt_key_is_not_missing_elsewhere(path: tuple[Any, ...], tmp_path: Path) -> None:
     mapping = parse(BASE.encode())
-    section = mapping
-    for part in path[:-1]:
-        section = section[part]
+    section = section_of(mapping, path)
     section[f"{path[-1]}x"] = section.pop(path[-1])
     (found,) = problems(mapping, tmp_path)
     assert f"unknown key, did you mean {path[-1]}?" in found
 
 
+TRUSTED = "proxy.protocol.trusted"
+REQUIRED = {"proxy.protocol": "required"}
+REDIRECTED = {"routing": "transparent"}
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (
-            {"proxy.protocol": "required"},
-            "proxy.protocol.trusted: is required with proxy.protocol: required; set it to the load"
-            " balancers' networks",
-        ),
-        (
-            {"proxy.protocol.trusted": "10.0.0.0/8"},
-            "proxy.protocol.trusted: has no meaning with proxy.protocol: off",
-        ),
-        (
-            {"proxy.protocol": "required", "proxy.protocol.trusted": "10.0.0.1/8"},
-            "proxy.protocol.trusted[0]: must be a network, such as 10.0.0.0/8 or 2001:db8::/32, got"
-            " '10.0.0.1/8'",
-        ),
-        (
-            {"proxy.protocol": "required", "proxy.protocol.trusted": ["::ffff:10.0.0.0/104"]},
-            "proxy.protocol.trusted[0]: must be a network, such as 10.0.0.0/8 or 2001:db8::/32, got"
-            " '::ffff:10.0.0.0/104'",
-        ),
-        (
-            {
-                "routing": "transparent",
-                "proxy.protocol": "required",
-                "proxy.protocol.trusted": "10.0.0.0/8",
-            },
-            "proxy.protocol: must be off with routing: transparent",
-        ),
+        (REQUIRED, f"{TRUSTED}: is required with proxy.protocol: required; set it to the load"),
+        ({TRUSTED: "10.0.0.0/8"}, f"{TRUSTED}: has no meaning with proxy.protocol: off"),
+        (REQUIRED | {TRUSTED: "10.0.0.1/8"}, f"{TRUSTED}[0]: must be a network, such as 10.0.0"),
+        (REQUIRED | {TRUSTED: ["::ffff:10.0.0.0/104"]}, f"{TRUSTED}[0]: must be a network, such"),
+        (REQUIRED | REDIRECTED | {TRUSTED: "10.0.0.0/8"}, "proxy.protocol: must be off with rout"),
     ],
 )
 def test_clients_addresses_come_from_named_load_balancers_only(
@@ -149,12 +131,13 @@ def test_clients_addresses_come_from_named_load_balancers_only(
     whole = mapping({**SCRAM, **given})
     if given.get("routing") == "transparent":
         whole["upstream"] = {"allowed": "10.0.0.0/8"}
-    assert problems(whole, tmp_path) == [f"listeners[0].{problem}"]
+    (found,) = problems(whole, tmp_path)
+    assert found.startswith(f"listeners[0].{problem}")
 
 
 def test_redirected_connections_are_not_announced_to_brokers(tmp_path: Path) -> None:
     upstream = {"allowed": "10.0.0.0/8", "proxy.protocol": "v2"}
-    whole = mapping({**SCRAM, "routing": "transparent"}) | {"upstream": upstream}
+    whole = mapping({**SCRAM, **REDIRECTED}) | {"upstream": upstream}
     assert problems(whole, tmp_path) == [
         "upstream.proxy.protocol: must be off with routing: transparent"
     ]

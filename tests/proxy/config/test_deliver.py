@@ -16,6 +16,9 @@ SCRAM = {
     "sasl.username": "proxy",
     "sasl.password": "env:PASSWORD",
 }
+TO = {"to": "kafka:a"}
+SERVERS = {"bootstrap.servers": "b:1"}
+CLEAR = {"security.protocol": "SASL_PLAINTEXT"}
 RELAYED = {"sasl.termination": "broker"}
 
 
@@ -58,33 +61,14 @@ def test_settings() -> None:
         ({"to": "topic"}, {}, r"events\.deliver\.to: must be kafka:TOPIC"),
         ({"to": 7}, {}, r"events\.deliver\.to: must be kafka:TOPIC.*, got 7"),
         ({"to": "kafka:a/b"}, {}, "the topic must be"),
-        (
-            {"to": "kafka:a"},
-            {"directory": None},
-            r"events\.directory: is required with deliver\.to",
-        ),
-        ({"to": "kafka:a", "kinds": "most"}, {}, "must be 'all' or 'summary', got 'most'"),
-        ({"to": "kafka:a", "hide": ["kind"]}, {}, "must be one of client_host"),
-        (
-            {"kafka": {"bootstrap.servers": "b:1"}},
-            {},
-            r"kafka\.bootstrap\.servers: has no meaning without to: kafka:",
-        ),
+        (TO, {"directory": None}, r"events\.directory: is required with deliver\.to"),
+        (TO | {"kinds": "most"}, {}, "must be 'all' or 'summary', got 'most'"),
+        (TO | {"hide": ["kind"]}, {}, "must be one of client_host"),
+        ({"kafka": SERVERS}, {}, r"kafka\.bootstrap\.servers: has no meaning without to: kafka:"),
         ({"to": "file:///a"}, {}, r"must be kafka:TOPIC; a log shipper .* docs/fleet\.md"),
-        ({"to": "kafka:a", "kafka": SCRAM}, {}, r"kafka\.bootstrap\.servers: is required with"),
-        (
-            {
-                "to": "kafka:a",
-                "kafka": {"bootstrap.servers": "b:1", "security.protocol": "SASL_PLAINTEXT"},
-            },
-            {},
-            r"kafka\.sasl\.mechanism: is required with security\.protocol: SASL_PLAINTEXT",
-        ),
-        (
-            {"to": "kafka:a"},
-            {"listener": RELAYED, "upstream": {"security.protocol": "SASL_PLAINTEXT"}},
-            "is required: upstream configures no login of the proxy",
-        ),
+        (TO | {"kafka": SCRAM}, {}, r"kafka\.bootstrap\.servers: is required with"),
+        (TO | {"kafka": SERVERS | CLEAR}, {}, r"kafka\.sasl\.mechanism: is required with security"),
+        (TO, {"listener": RELAYED, "upstream": CLEAR}, "is required: upstream configures no login"),
     ],
 )
 def test_mistakes(deliver: dict[str, Any], more: dict[str, Any], problem: str) -> None:

@@ -81,6 +81,7 @@ def test_what_is_no_path_with_a_short_query_is_refused(target: str) -> None:
         ("1.1", "Content-Length: 0\r\n", False),
         ("1.1", "Content-Length: 4\r\n", True),
         ("1.1", "Content-Length: 4\r\nExpect: 100-continue\r\n", True),
+        ("1.1", "Content-Length: 4\r\nContent-Encoding: gzip\r\n", True),
         ("1.0", "", True),
     ],
 )

@@ -1,6 +1,7 @@
 """Which occurrences are worth showing to people, and in which words."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ from sasl.identity import Identity
 from sasl.mechanism import FailureReason
 from sasl.states import Authenticated, Enforcement, Failed
 from tests.support.metrics import read
-from tests.support.observer import observer_of
+from tests.support.observer import authenticated, observer_of
 from tests.support.playbook import Playbook
 from tests.support.sasl import NOW, WALL
 
@@ -51,22 +52,16 @@ DENIAL = Denial(
 )
 
 
+UNJUDGED = {"operation": Operation.UNKNOWN, "resource_type": ResourceType.UNKNOWN}
+
+
 def session(
     enforcement: Enforcement, principal: str = "User:alice", groups: tuple[str, ...] = ()
 ) -> Authenticated:
-    return Authenticated(
+    return authenticated(
         identity=Identity(principal, groups),
-        mechanism="SCRAM-SHA-256",
-        handshake_version=1,
-        authenticate_version=2,
         enforcement=enforcement,
-        authenticated_at=NOW,
-        latency=0.01,
-        session_lifetime_ms=60_000,
-        credential_lifetime_ms=None,
-        deadline=NOW + 60,
         killed_after=NOW + 60 if enforcement is Enforcement.ENFORCE else None,
-        reauthentications=0,
     )
 
 
@@ -236,14 +231,21 @@ def test_a_throttle_beyond_the_end_of_a_session_is_recorded(
     assert logged == f"closed: session expired before Produce{cause}"
 
 
-@pytest.mark.parametrize(("would_be", "kind"), [(False, "denied"), (True, "would-be-denied")])
-def test_a_denial(would_be: bool, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "kind", "what"),
+    [
+        ({}, "denied", "WRITE on TOPIC orders"),
+        ({"would_be": True}, "would-be-denied", "WRITE on TOPIC orders"),
+        (UNJUDGED | {"name": "Produce v2", "would_be": True}, "would-be-denied", "Produce v2"),
+    ],
+)
+def test_a_denial(changes: dict[str, Any], kind: str, what: str) -> None:
     seen = Observed()
     seen.log_in(session(Enforcement.ENFORCE))
-    notice = DenialNotice(denial=replace(DENIAL, would_be=would_be), count=3)
+    notice = DenialNotice(denial=replace(DENIAL, **changes), count=3)
     seen.observer.denied(seen.connection, notice, NOW + 1)
     one = seen.only()
-    assert (one.kind, one.what, one.times) == (kind, "WRITE on TOPIC orders", 3)
+    assert (one.kind, one.what, one.times) == (kind, what, 3)
 
 
 def test_administration_is_recorded_for_a_bounded_number_of_resources() -> None:
@@ -261,21 +263,6 @@ def test_administration_is_recorded_for_a_bounded_number_of_resources() -> None:
     }
     assert [one.resource_name for one in events] == [f"t{n}" for n in range(MAX_OUTCOMES)]
     assert (unknown.kind, unknown.resource_name, unknown.error_code) == ("administered", None, None)
-
-
-def test_what_could_not_be_judged() -> None:
-    seen = Observed()
-    seen.log_in(session(Enforcement.ENFORCE))
-    denial = replace(
-        DENIAL,
-        operation=Operation.UNKNOWN,
-        resource_type=ResourceType.UNKNOWN,
-        name="Produce v2",
-        would_be=True,
-    )
-    seen.observer.denied(seen.connection, DenialNotice(denial=denial, count=1), NOW + 1)
-    one = seen.only()
-    assert (one.kind, one.what) == ("would-be-denied", "Produce v2")
 
 
 @pytest.mark.parametrize("reason", CloseReason)

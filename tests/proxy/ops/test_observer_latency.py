@@ -5,9 +5,7 @@ from metrics.metric import Metric
 from metrics.snapshot import Labels
 from metrics.tally import Tally
 from proxy.wire.apis import FETCH, PRODUCE
-from sasl.identity import Identity
-from sasl.states import Authenticated, Enforcement
-from tests.support.observer import observer_of
+from tests.support.observer import authenticated, observer_of
 from tests.support.playbook import Playbook
 from tests.support.sasl import NOW
 
@@ -22,20 +20,7 @@ class Observed:
     def log_in(self, latency: float, *, reauthentications: int) -> None:
         connection = Playbook().connection
         self.observer.opened(connection, NOW)
-        session = Authenticated(
-            identity=Identity("User:alice"),
-            mechanism="SCRAM-SHA-256",
-            handshake_version=1,
-            authenticate_version=2,
-            enforcement=Enforcement.ENFORCE,
-            authenticated_at=NOW,
-            latency=latency,
-            session_lifetime_ms=60_000,
-            credential_lifetime_ms=None,
-            deadline=NOW + 60,
-            killed_after=NOW + 60,
-            reauthentications=reauthentications,
-        )
+        session = authenticated(latency=latency, reauthentications=reauthentications)
         self.observer.authenticated(connection, session)
 
     def counted(self, metric: Metric) -> dict[Labels, tuple[int, float]]:

@@ -178,6 +178,7 @@ async def test_statuses_and_refusals(tmp_path: Path) -> None:
         ):
             answer = await asyncio.to_thread(ask, path, question)
             assert why in answer["error"], question
+    assert not path.exists()
 
 
 def ask(path: Path, question: bytes) -> dict[str, Any]:
@@ -300,9 +301,3 @@ def test_a_socket_that_cannot_be_is_one_clear_line(tmp_path: Path) -> None:
         assert line.startswith("reauth-proxy: admin.socket: cannot listen on ")
     finally:
         proxy.stop()
-
-
-async def test_it_is_gone_when_the_proxy_ends(tmp_path: Path) -> None:
-    async with running(tmp_path, workers=1) as proxy:
-        proxy.stop()
-        assert not (tmp_path / "state.db.sock").exists()

@@ -73,15 +73,10 @@ async def linked(answer: Answer = answers) -> AsyncIterator[WorkerLink]:
 
 
 async def test_questions_and_answers() -> None:
+    """Also one of many reads: the sessions of 5,000 connections are some megabytes."""
+    asked = [{"number": number} for number in range(50)] + [{"text": "x" * 3_000_000}]
     async with linked() as link:
-        many = await asyncio.gather(*(link.ask("echo", number=number) for number in range(50)))
-        assert many == [{"number": number} for number in range(50)]
-
-
-async def test_an_answer_of_many_reads() -> None:
-    """The sessions of 5,000 connections are some megabytes."""
-    async with linked() as link:
-        assert await link.ask("echo", text="x" * 3_000_000) == {"text": "x" * 3_000_000}
+        assert await asyncio.gather(*(link.ask("echo", **one) for one in asked)) == asked
 
 
 async def test_parts_come_in_order_and_others_are_answered_meanwhile() -> None:
@@ -111,17 +106,13 @@ async def test_parts_that_nobody_waits_for_any_more() -> None:
         assert await link.ask_for_parts("count", to=60) == list(range(60))
 
 
-async def test_a_mistake_of_ours_is_an_error_and_the_link_lives_on() -> None:
+@pytest.mark.parametrize(
+    ("kind", "problem"), [("broken", "internal error"), ("dance", "unknown question dance")]
+)
+async def test_a_mistake_is_an_error_and_the_link_lives_on(kind: str, problem: str) -> None:
     async with linked() as link:
-        with pytest.raises(ControlError, match="internal error"):
-            await link.ask("broken")
-        assert await link.ask("echo", again=True) == {"again": True}
-
-
-async def test_a_refusal_is_an_error_and_the_link_lives_on() -> None:
-    async with linked() as link:
-        with pytest.raises(ControlError, match="unknown question dance"):
-            await link.ask("dance")
+        with pytest.raises(ControlError, match=problem):
+            await link.ask(kind)
         assert await link.ask("echo", again=True) == {"again": True}
 
 

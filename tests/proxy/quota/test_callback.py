@@ -93,21 +93,17 @@ def groups() -> QuotaGroups:
 
 
 def test_a_group_shares_one_quota() -> None:
+    """The longer beginning of a name wins."""
     callback = groups()
-    callback.update_quota(PRODUCE, QuotaEntity(user="analytics"), 100.0)
+    for user, limit in (("analytics", 100.0), ("web", 2.0)):
+        callback.update_quota(PRODUCE, QuotaEntity(user=user), limit)
     callback.update_quota(PRODUCE, QuotaEntity(user="alice", client_id="c"), 1.0)
     for principal in ("User:alice", "User:batch-7"):
         assert callback.quota_metric_tags(PRODUCE, principal, "c") == {"group": "analytics"}
     assert limit_for(callback, PRODUCE, "alice") == 100.0
+    assert limit_for(callback, PRODUCE, "batch-web-1") == 2.0
     callback.update_quota(PRODUCE, QuotaEntity(user="analytics"), 200.0)
     assert limit_for(callback, PRODUCE, "batch-7") == 200.0
-
-
-def test_the_longer_beginning_wins() -> None:
-    callback = groups()
-    callback.update_quota(FETCH, QuotaEntity(user="analytics"), 1.0)
-    callback.update_quota(FETCH, QuotaEntity(user="web"), 2.0)
-    assert limit_for(callback, FETCH, "batch-web-1") == 2.0
 
 
 def test_without_a_group_or_its_quota_the_precedence_applies() -> None:

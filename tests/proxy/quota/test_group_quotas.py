@@ -30,17 +30,13 @@ def applied(callback: GroupQuotas, who: str = MEMBER) -> tuple[dict[str, str], f
     return dict(tags), callback.quota_limit(PRODUCE, tags)
 
 
-def test_members_share_the_quota_of_their_group() -> None:
-    callback = quotas((ANALYSTS, 100.0))
-    other = ClientPrincipal("User:bob", ("Group:analysts",))
-    assert applied(callback) == applied(callback, other) == ({"group": "analysts"}, 100.0)
-
-
-def test_or_each_has_one_of_that_size() -> None:
-    callback = quotas((ANALYSTS, 100.0), share="each")
-    other = ClientPrincipal("User:bob", ("Group:analysts",))
-    assert applied(callback) == ({"group": "analysts", "user": "alice"}, 100.0)
-    assert applied(callback, other) == ({"group": "analysts", "user": "bob"}, 100.0)
+@pytest.mark.parametrize("share", ["together", "each"])
+def test_members_share_the_quota_of_their_group_or_each_has_one(share: str) -> None:
+    callback = quotas((ANALYSTS, 100.0), share=share)
+    for name in ("alice", "bob"):
+        who = ClientPrincipal(f"User:{name}", ("Group:analysts",))
+        own = {"user": name} if share == "each" else {}
+        assert applied(callback, who) == ({"group": "analysts"} | own, 100.0)
 
 
 def test_of_several_groups_the_lowest_limit_decides() -> None:

@@ -53,22 +53,23 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded_module, "MAX_WAIT_SECONDS", PATIENCE_SECONDS)
 
 
-@contextmanager
-def guarding(callback: Scripted) -> Iterator[GuardedCallback]:
-    fallback = DefaultQuotaCallback()
-    fallback.update_quota(PRODUCE, QuotaEntity(user="u"), 7.0)
-    guarded = GuardedCallback(callback, fallback)
-    yield guarded
-    guarded.close()
-    guarded._thread.join(PATIENCE_SECONDS)
-    assert not guarded._thread.is_alive()
-
-
 def settled(guarded: GuardedCallback) -> None:
     """Wait until the callback's thread has done all it was given."""
     done = threading.Event()
     guarded._calls.put(done.set)
     assert done.wait(PATIENCE_SECONDS)
+
+
+@contextmanager
+def guarding(callback: Scripted) -> Iterator[GuardedCallback]:
+    fallback = DefaultQuotaCallback()
+    fallback.update_quota(PRODUCE, QuotaEntity(user="u"), 7.0)
+    guarded = GuardedCallback(callback, fallback)
+    settled(guarded)
+    yield guarded
+    guarded.close()
+    guarded._thread.join(PATIENCE_SECONDS)
+    assert not guarded._thread.is_alive()
 
 
 def raising(error: BaseException) -> Callable[[], object]:
@@ -80,37 +81,28 @@ def raising(error: BaseException) -> Callable[[], object]:
 
 def test_a_good_callback_is_what_applies() -> None:
     with guarding(Scripted()) as guarded:
-        settled(guarded)
         assert guarded.tags(PRODUCE, ClientPrincipal("User:u"), "c") == TAGS
         assert guarded.limit(PRODUCE, TAGS) == 100.0
         assert not guarded.faults
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), KeyError(), SystemExit(3), MemoryError()])
-def test_one_that_raises_leaves_the_last_good_limit(error: BaseException) -> None:
-    callback = Scripted()
-    with guarding(callback) as guarded:
-        settled(guarded)
-        guarded.limit(PRODUCE, TAGS)
-        callback.limit = raising(error)
-        assert guarded.limit(PRODUCE, TAGS) == 100.0
-        settled(guarded)
-        assert guarded.faults[Fault.RAISED] == 1
-
-
+ERRORS = [ValueError("x"), KeyError(), SystemExit(3), MemoryError()]
 NONSENSE: list[object] = [float("nan"), -1.0, 0, True, "100", [], 10**400, object()]
 
 
-@pytest.mark.parametrize("nonsense", NONSENSE)
-def test_nonsense_leaves_the_last_good_limit(nonsense: object) -> None:
+@pytest.mark.parametrize(
+    ("limit", "fault"),
+    [(raising(error), Fault.RAISED) for error in ERRORS]
+    + [(lambda value=value: value, Fault.NONSENSE) for value in NONSENSE],
+)
+def test_a_fault_leaves_the_last_good_limit(limit: Callable[[], object], fault: Fault) -> None:
     callback = Scripted()
     with guarding(callback) as guarded:
-        settled(guarded)
         guarded.limit(PRODUCE, TAGS)
-        callback.limit = lambda: nonsense
+        callback.limit = limit
         assert guarded.limit(PRODUCE, TAGS) == 100.0
         settled(guarded)
-        assert guarded.faults[Fault.NONSENSE] == 1
+        assert guarded.faults[fault] == 1
 
 
 @pytest.mark.parametrize(
@@ -122,7 +114,6 @@ def test_without_a_good_answer_the_precedence_applies(nonsense: object) -> None:
     callback = Scripted()
     callback.tags = lambda: nonsense
     with guarding(callback) as guarded:
-        settled(guarded)
         tags = guarded.tags(PRODUCE, ClientPrincipal("User:u"), "c")
         assert tags == {"user": "u", "client-id": ""}
         callback.limit = raising(ValueError())
@@ -132,7 +123,6 @@ def test_without_a_good_answer_the_precedence_applies(nonsense: object) -> None:
 def test_no_limit_is_an_answer_too() -> None:
     callback = Scripted()
     with guarding(callback) as guarded:
-        settled(guarded)
         callback.limit = lambda: None
         assert guarded.limit(PRODUCE, {"user": "u", "client-id": ""}) is None
         callback.limit = lambda: float("inf")
@@ -143,7 +133,6 @@ def test_one_that_stalls_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch
     """Nor is it called in the waiting thread: that it never returns harms nobody."""
     callback, go_on = Scripted(), threading.Event()
     with guarding(callback) as guarded:
-        settled(guarded)
         assert guarded.limit(PRODUCE, TAGS) == 100.0
         callback.limit = lambda: (go_on.wait(PATIENCE_SECONDS), 200.0)[1]
         monkeypatch.setattr(guarded_module, "MAX_WAIT_SECONDS", 0.02)
@@ -162,7 +151,6 @@ def test_one_that_stalls_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch
 def test_a_first_answer_in_time_is_no_news_to_others() -> None:
     """Or each new client would make all others ask again."""
     with guarding(Scripted()) as guarded:
-        settled(guarded)
         for client in range(20):
             guarded.tags(PRODUCE, ClientPrincipal("User:u"), str(client))
         assert not guarded.faults

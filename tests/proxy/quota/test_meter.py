@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import proxy
 from proxy.quota.meter import Meter
-from proxy.quota.shared_memory import MAX_THROTTLE_TIME_MS, UsageTable, WindowConfig, max_in_window
+from proxy.quota.shared_memory import MAX_THROTTLE_TIME_MS, UsageTable, WindowConfig
 from tests.support.kafka_quotas import Rate, throttle_time_ms
 
 CONFIG = WindowConfig()
@@ -149,11 +149,14 @@ def test_a_connection_is_tried_before_it_counts() -> None:
     assert meter.try_record(1, now=50.5) == 0
 
 
+def crowded(workers: int) -> list[Meter]:
+    """One meter more than the table has rows."""
+    table = UsageTable(workers=workers, config=CONFIG, rows=8)
+    return [Meter(table, 0, kind="k", tags={"user": str(n)}, limit=1_000.0) for n in range(9)]
+
+
 def test_without_room_in_the_table_a_worker_counts_alone() -> None:
-    table = UsageTable(workers=2, config=CONFIG, rows=8)
-    crowd = [
-        Meter(table, 0, kind="k", tags={"user": str(name)}, limit=1_000.0) for name in range(9)
-    ]
+    crowd = crowded(workers=2)
     assert [meter.record(20_000, now=50.0) for meter in crowd] == [10_000] * 9
     assert [meter.alone for meter in crowd] == [False] * 8 + [True]
     assert crowd[-1].record(1, now=51.0) == 10_001
@@ -161,23 +164,13 @@ def test_without_room_in_the_table_a_worker_counts_alone() -> None:
 
 def test_an_idle_quota_gives_its_room_away_without_loss() -> None:
     """The ninth takes the place of one without debt; no debt is dropped."""
-    table = UsageTable(workers=1, config=CONFIG, rows=8)
-    crowd = [
-        Meter(table, 0, kind="k", tags={"user": str(name)}, limit=1_000.0) for name in range(9)
-    ]
+    crowd = crowded(workers=1)
     for meter in crowd[:8]:
         meter.record(1_000_000 if meter is crowd[0] else 10, now=50.0)
     assert crowd[8].record(10, now=100.0) == 0
     assert not crowd[8].alone
     assert crowd[0].record(1, now=100.0) == 950_001, "fifty seconds of it are paid"
     assert crowd[1].record(10, now=100.0) == 0
-
-
-def test_a_worker_that_is_started_anew_goes_on_with_its_rows() -> None:
-    """A crash gives nobody a fresh quota."""
-    table = UsageTable(workers=1, config=CONFIG, rows=8)
-    Meter(table, 0, kind="k", tags=TAGS, limit=1_000.0).record(20_000, now=50.0)
-    assert Meter(table, 0, kind="k", tags=TAGS, limit=1_000.0).record(1, now=50.0) == 10_001
 
 
 def test_a_clock_that_lags_does_no_harm() -> None:
@@ -300,40 +293,25 @@ def test_a_debt_is_paid_off_at_a_rate_that_is_no_whole_number(limit: float) -> N
     assert meter.exceeded(50 + 100 / limit + 3) == 0
 
 
-KAFKA = WindowConfig()
-
-
-def test_a_first_burst_is_measured_over_a_whole_window() -> None:
-    """Ten samples before it count as empty: `Rate.windowSize`, "First ever window"."""
-    rate = Rate(KAFKA)
-    rate.record(1_000, now=100.0)
-    assert rate.window_ms(100.0) == 10_000
-    assert rate.measure(100.0) == 100.0
-    assert rate.window_ms(100.4) == 10_400
-
-
-def test_a_full_window_reaches_back_to_its_oldest_sample() -> None:
-    rate = Rate(KAFKA)
-    for second in range(12):
-        rate.record(10, now=float(second))
-    assert rate.window_ms(11.5) == 10_500, "the sample of 0 s is too old, that of 1 s is not"
-    assert rate.measure(11.5) == 110 / 10.5
-
-
-def test_a_sample_counts_until_its_last_event_is_too_old() -> None:
-    """Samples that overlap the window's beginning are kept (Kafka since 3.9)."""
-    rate = Rate(KAFKA)
-    rate.record(10, now=0.0)
-    rate.record(10, now=0.9)
-    assert rate.measure(11.8) == 20 / 11.8
-    assert rate.measure(11.9) == 0.0
-
-
-def test_after_a_long_silence_the_window_is_empty_and_full_length() -> None:
-    rate = Rate(KAFKA)
-    rate.record(10**9, now=0.0)
-    rate.record(100, now=1_000.0)
-    assert rate.measure(1_000.0) == 10.0
+@pytest.mark.parametrize(
+    ("records", "now", "window_ms", "rate"),
+    [
+        ({100.0: 1_000}, 100.0, 10_000, 100.0),  # ten samples before it count as empty
+        ({100.0: 1_000}, 100.4, 10_400, 1_000 / 10.4),
+        (dict.fromkeys(range(12), 10), 11.5, 10_500, 110 / 10.5),  # that of 0 s is too old
+        ({0.0: 10, 0.9: 10}, 11.8, 11_800, 20 / 11.8),  # overlaps the beginning (since 3.9)
+        ({0.0: 10, 0.9: 10}, 11.9, 10_000, 0.0),
+        ({0.0: 10**9, 1_000.0: 100}, 1_000.0, 10_000, 10.0),
+    ],
+)
+def test_the_model_measures_as_kafka_does(
+    records: dict[float, int], now: float, window_ms: int, rate: float
+) -> None:
+    """`Rate.windowSize` and `SampledStat`."""
+    kafkas = Rate(CONFIG)
+    for at, amount in records.items():
+        kafkas.record(amount, now=float(at))
+    assert (kafkas.measure(now), kafkas.window_ms(now)) == (rate, window_ms)
 
 
 @pytest.mark.parametrize(
@@ -351,10 +329,6 @@ def test_the_throttle_time_brings_the_rate_down(
     observed: float, limit: float, window_ms: int, expected: int
 ) -> None:
     assert throttle_time_ms(observed, limit, window_ms) == expected
-
-
-def test_a_fetch_may_ask_for_ten_seconds_worth() -> None:
-    assert max_in_window(1_000.0, KAFKA) == 10_000.0
 
 
 ROOT = Path(proxy.__file__).parent

@@ -4,7 +4,7 @@ import pytest
 
 from proxy.quota import guarded_callback
 from proxy.quota.callback import ClientQuotaType, Cluster, DefaultQuotaCallback
-from proxy.quota.model import DEFAULT, CachedQuotas, QuotaEntity, QuotaKey
+from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.quota.precedence import Tags
 from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.quota.throttle import Mode
@@ -12,7 +12,6 @@ from proxy.quota.worker_quotas import MAX_COUNTS, METERED, OTHER_ENTRIES, Worker
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.quota_callbacks.groups import QuotaGroups
 from tests.support.quota_callbacks.partitions import PartitionShare
-from tests.support.quotas import MemoryStore
 
 PRODUCE, FETCH, REQUEST = (ClientQuotaType.PRODUCE, ClientQuotaType.FETCH, ClientQuotaType.REQUEST)
 BYTES = QuotaKey.PRODUCER_BYTE_RATE
@@ -63,15 +62,6 @@ def test_a_change_reaches_open_connections() -> None:
     assert quotas.meters("User:u", "c") == {}
 
 
-def test_a_quota_is_the_proxys_not_the_workers() -> None:
-    first, second = office(workers=2)
-    for quotas in (first, second):
-        quotas.apply({USER: {BYTES: 1_000.0}})
-    ours, theirs = first.meters("User:u", "c"), second.meters("User:u", "d")
-    assert ours[PRODUCE].record(10_000, now=5.0) == 0
-    assert theirs[PRODUCE].record(5_000, now=5.0) == 5_000
-
-
 def test_reconnecting_does_not_forgive() -> None:
     """The meter is gone with its last connection, what was used is not."""
     (quotas,) = office()
@@ -117,20 +107,6 @@ def test_a_callback_of_ones_own_is_asked_and_told() -> None:
     assert quotas.generation > 1
 
 
-def test_the_cache_follows_the_store() -> None:
-    store = MemoryStore()
-    cached = CachedQuotas(store)
-    assert not cached.refresh_if_changed()
-    store.alter_quotas({USER: {BYTES: 5.0}})
-    assert cached.refresh_if_changed()
-    assert cached.quotas == {USER: {BYTES: 5.0}}
-    store.alter_quotas({USER: {BYTES: 5.0}})
-    assert not cached.refresh_if_changed(), "nothing that matters changed"
-    store.alter_quotas({USER: {BYTES: None}})
-    assert cached.refresh_if_changed()
-    assert cached.quotas == {}
-
-
 def test_thousands_of_client_ids_cost_what_their_connections_cost() -> None:
     """Client ids are free. Each falls under one entry, and is forgotten with its connection."""
     (quotas,) = office()
@@ -147,15 +123,6 @@ def test_thousands_of_client_ids_cost_what_their_connections_cost() -> None:
     del meter, bucket
     assert quotas.open_meters == []
     assert quotas.limits() == []
-
-
-def test_when_the_table_is_full_further_clients_are_held_all_the_same() -> None:
-    """By their worker alone: 64 rows, all of them in debt."""
-    (quotas,) = office()
-    quotas.apply({QuotaEntity(client_id=DEFAULT): {BYTES: 1_000.0}})
-    meters = [quotas.meters("User:u", f"c-{number}")[PRODUCE] for number in range(500)]
-    assert {meter.record(20_000, now=5.0) for meter in meters} == {10_000}
-    assert sum(meter.alone for meter in meters) >= 500 - 64
 
 
 def test_a_callback_that_makes_up_tags_makes_no_more_metrics_than_there_may_be() -> None:

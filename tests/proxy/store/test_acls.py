@@ -18,7 +18,6 @@ from proxy.store.sqlite.migrations import APPLICATION_ID, STEPS
 from tests.support.store import PATIENT_WRITER
 
 TOPIC, LITERAL, PREFIXED = ResourceType.TOPIC, PatternType.LITERAL, PatternType.PREFIXED
-EVERYTHING = AclFilter()
 
 
 def acl(name: str, principal: str = "User:alice", pattern_type: PatternType = LITERAL) -> Acl:
@@ -34,18 +33,6 @@ def test_acls_are_kept_in_their_order(store: Store, path: Path) -> None:
     again = open_store(f"sqlite:{path}")
     assert list(again.acl_snapshot().acls) == sorted(many)
     again.close()
-
-
-def test_the_version_grows_with_changes_only(store: Store) -> None:
-    first = store.acl_version()
-    second = store.create_acls([acl("a"), acl("a"), acl("b")])
-    assert second > first
-    assert store.create_acls([acl("a")]) == second
-    assert store.create_acls([]) == second
-    assert store.delete_acls([AclFilter(name="z")]) == ((),)
-    assert store.acl_version() == second
-    store.delete_acls([AclFilter(name="a")])
-    assert store.acl_version() > second
 
 
 def test_a_request_that_fails_leaves_nothing_behind(store: Store) -> None:

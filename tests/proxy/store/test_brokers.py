@@ -34,10 +34,10 @@ from tests.support.broker_store import (
     hangs_up,
     settings_of,
 )
-from tests.support.fake_broker import Body, in_a_thread
+from tests.support.fake_broker import Body, Peer, in_a_thread
 from tests.support.keepalive import options_of_connections_to
-from tests.support.kio_messages import decode, encode, response_type
-from tests.support.kio_messages.entities import NOT_THROTTLED
+from tests.support.kio_messages import decode, response_type
+from tests.support.messages import response, written
 from tests.support.processes import PATIENCE_SECONDS, free_ports
 
 REFUSED = "The brokers refused the change: "
@@ -65,6 +65,19 @@ def holds_off(store: BrokerStore, asked_at: float) -> bool:
     return not store.take_over(asked_at=asked_at, new_acls=None, new_quotas=None)
 
 
+@contextmanager
+def store_at(peer: Peer, directory: Path, **more: Any) -> Iterator[BrokerStore]:
+    with in_a_thread(peer), store_of(peer.address, directory, **more) as store:
+        yield store
+
+
+def refusal(change: Callable[[], object]) -> tuple[int, str | None]:
+    """The error code and the message of a change that is refused."""
+    with pytest.raises(StoreRefused) as reported:
+        change()
+    return reported.value.code, reported.value.message
+
+
 # --- what is done
 
 
@@ -81,7 +94,7 @@ async def test_the_kernel_probes_connections_to_brokers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("login", [False, True])
 def test_what_is_changed_is_the_brokers_and_then_the_mirrors(tmp_path: Path, login: bool) -> None:
     peer = broker(acl("there"), passwords={NAME: PASSWORD} if login else None)
-    with in_a_thread(peer), store_of(peer.address, tmp_path, login=login) as store:
+    with store_at(peer, tmp_path, login=login) as store:
         before = monotonic()
         assert store.create_acls([acl("a"), acl("b"), acl("there")]) == store.acl_version()
         assert peer.acl_store.acls == {acl("a"), acl("b"), acl("there")} == shown(store)[0]
@@ -99,7 +112,7 @@ def test_what_is_changed_is_the_brokers_and_then_the_mirrors(tmp_path: Path, log
 def test_what_the_mirror_does_not_show_yet_is_deleted_at_the_brokers(tmp_path: Path) -> None:
     """And told, each filter for itself, though two of them find the same."""
     peer = broker(acl("a"), acl("b"))
-    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+    with store_at(peer, tmp_path) as store:
         by_name = AclFilter(name="a")
         found = store.delete_acls([by_name, AclFilter(name="b"), by_name])
         assert found == ((acl("a"),), (acl("b"),), (acl("a"),))
@@ -116,7 +129,7 @@ def in_threads(count: int, change: Callable[[int], object]) -> None:
 
 def test_changes_may_come_from_any_thread(tmp_path: Path) -> None:
     peer = broker()
-    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+    with store_at(peer, tmp_path) as store:
         in_threads(8, lambda number: store.create_acls([acl(str(number))]))
         assert {one.name for one in shown(store)[0]} == {*"01234567"}
         assert (peer.connections, len(peer.acl_store.acls)) == (8, 8)
@@ -124,15 +137,9 @@ def test_changes_may_come_from_any_thread(tmp_path: Path) -> None:
 
 def test_changes_go_to_the_brokers_one_after_the_other(tmp_path: Path) -> None:
     """In the order in which they are mirrored; here each waits for a broker that is silent."""
-    peer = broker(silent={CREATE})
-
-    def change(number: int) -> None:
-        with pytest.raises(StoreRefused):
-            store.create_acls([acl(str(number))])
-
-    with in_a_thread(peer), store_of(peer.address, tmp_path, timeout_ms=300) as store:
+    with store_at(broker(silent={CREATE}), tmp_path, timeout_ms=300) as store:
         began = monotonic()
-        in_threads(3, change)
+        in_threads(3, lambda number: refusal(lambda: store.create_acls([acl(str(number))])))
         assert monotonic() - began >= 3 * 0.3
 
 
@@ -142,67 +149,64 @@ def test_changes_go_to_the_brokers_one_after_the_other(tmp_path: Path) -> None:
 def test_what_was_done_of_a_creation_is_mirrored(tmp_path: Path) -> None:
     """An earlier answer lacks it and must not be taken for the present state."""
     peer = broker()
-    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+    with store_at(peer, tmp_path) as store:
         before = monotonic()
-        with pytest.raises(StoreRefused) as reported:
-            store.create_acls([acl("a"), acl(""), acl("b")])
-        assert reported.value.code == ErrorCode.INVALID_REQUEST
-        assert reported.value.message == f"{NOT_ALL}INVALID_REQUEST"
+        reported = refusal(lambda: store.create_acls([acl("a"), acl(""), acl("b")]))
+        assert reported == (ErrorCode.INVALID_REQUEST, f"{NOT_ALL}INVALID_REQUEST")
         assert peer.acl_store.acls == {acl("a"), acl("b")} == shown(store)[0]
         assert holds_off(store, before)
 
 
 def test_what_was_done_of_a_deletion_is_mirrored(tmp_path: Path) -> None:
     peer = broker(acl("a"), acl("b"))
-    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+    with store_at(peer, tmp_path) as store:
         store.create_acls([acl("a"), acl("b")])
-        wrong = AclFilter(pattern_type=PatternType.UNKNOWN)
-        with pytest.raises(StoreRefused) as reported:
-            store.delete_acls([AclFilter(name="a"), wrong])
-        assert reported.value.code == ErrorCode.INVALID_REQUEST
+        filters = [AclFilter(name="a"), AclFilter(pattern_type=PatternType.UNKNOWN)]
+        assert refusal(lambda: store.delete_acls(filters))[0] == ErrorCode.INVALID_REQUEST
         assert peer.acl_store.acls == {acl("b")} == shown(store)[0]
 
 
-def deleted_but_one(_version: int, _body: bytes) -> bytes:
-    """Found `a` and `b` by the one filter, and could not delete `b`."""
-    schema = response_type(DELETE, 3)
-    result = schema.__annotations__["filter_results"].__args__[0]
-    match = result.__annotations__["matching_acls"].__args__[0]
-    matches = tuple(
-        match(
-            error_code=error,
-            error_message=LIE,
-            resource_type=2,
-            resource_name=name,
-            pattern_type=3,
-            principal="User:alice",
-            host="*",
-            operation=3,
-            permission_type=3,
-        )
-        for name, error in (("a", ErrorCode.NONE), ("b", ErrorCode.UNKNOWN_SERVER_ERROR))
-    )
-    results = (result(error_code=ErrorCode.NONE, error_message=None, matching_acls=matches),)
-    return encode(schema(throttle_time=NOT_THROTTLED, filter_results=results))
+def deletes(*found: tuple[str, int, ErrorCode]) -> Body:
+    """By one filter: names and operations of the ACLs that it found, and their errors."""
+    of_each = {"resource_type": 2, "pattern_type": 3, "principal": "User:alice", "host": "*"}
+    matches = [
+        {
+            **of_each,
+            "resource_name": name,
+            "operation": operation,
+            "permission_type": 3,
+            "error_code": error,
+            "error_message": LIE if error else None,
+        }
+        for name, operation, error in found
+    ]
+    results = [{"error_code": 0, "error_message": None, "matching_acls": matches}]
+    return lambda version, _: written(response(DELETE, version, filter_results=results))
 
 
 def test_an_acl_that_a_filter_found_and_that_stayed_is_shown(tmp_path: Path) -> None:
-    peer = broker(handlers={DELETE: deleted_but_one})
-    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+    answer = deletes(("a", 3, ErrorCode.NONE), ("b", 3, ErrorCode.UNKNOWN_SERVER_ERROR))
+    with store_at(broker(handlers={DELETE: answer}), tmp_path) as store:
         store.create_acls([acl("a"), acl("b")])
-        with pytest.raises(StoreRefused) as reported:
-            store.delete_acls([AclFilter()])
-        assert reported.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
-        assert reported.value.message == f"{NOT_ALL}UNKNOWN_SERVER_ERROR"
+        reported = refusal(lambda: store.delete_acls([AclFilter()]))
+        assert reported == (ErrorCode.UNKNOWN_SERVER_ERROR, f"{NOT_ALL}UNKNOWN_SERVER_ERROR")
+        assert shown(store)[0] == {acl("b")}
+
+
+def test_what_a_newer_broker_deleted_besides_is_no_fault(tmp_path: Path) -> None:
+    """An operation that is unknown here was never mirrored."""
+    answer = deletes(("a", 3, ErrorCode.NONE), ("a", 99, ErrorCode.NONE))
+    with store_at(broker(handlers={DELETE: answer}), tmp_path) as store:
+        store.create_acls([acl("a"), acl("b")])
+        assert store.delete_acls([AclFilter(name="a")]) == ((acl("a"),),)
         assert shown(store)[0] == {acl("b")}
 
 
 def test_what_was_done_of_quotas_is_mirrored(tmp_path: Path) -> None:
     peer = broker()
-    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
-        with pytest.raises(StoreRefused) as reported:
-            store.alter_quotas({ALICE: {PRODUCER: 0.0}, BOB: {PRODUCER: 5.0}})
-        assert reported.value.code == ErrorCode.INVALID_REQUEST
+    with store_at(peer, tmp_path) as store:
+        limits = {ALICE: {PRODUCER: 0.0}, BOB: {PRODUCER: 5.0}}
+        assert refusal(lambda: store.alter_quotas(limits))[0] == ErrorCode.INVALID_REQUEST
         assert peer.quotas.quotas == {BOB: {PRODUCER: 5.0}} == shown(store)[1]
 
 
@@ -217,19 +221,18 @@ def changes_of(store: BrokerStore) -> list[Callable[[], object]]:
 
 def test_without_the_right_nothing_is_done(tmp_path: Path) -> None:
     peer = broker(acl("there"), rights=False)
-    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+    with store_at(peer, tmp_path) as store:
         for change in changes_of(store):
-            with pytest.raises(
-                StoreRefused, match="the proxy's principal lacks permissions"
-            ) as reported:
-                change()
-            assert reported.value.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            code, message = refusal(change)
+            assert code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            assert "the proxy's principal lacks permissions" in str(message)
         assert shown(store) == (set(), {})
         assert (peer.acl_store.acls, peer.quotas.quotas) == ({acl("there")}, {})
 
 
 # --- brokers that are away, or lie
 
+UNKNOWN = (ErrorCode.BROKER_NOT_AVAILABLE, PERHAPS)
 LIES: dict[str, Body] = {
     "hangs up": hangs_up,
     "says nothing": lambda _version, _body: b"",
@@ -243,53 +246,16 @@ LIES: dict[str, Body] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_broker_that_does_not_answer_as_kafka_does(tmp_path: Path, lie: str) -> None:
     peer = broker(acl("there"), handlers=dict.fromkeys((CREATE, DELETE, ALTER_QUOTAS), LIES[lie]))
-    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
-        for change in changes_of(store):
-            with pytest.raises(StoreRefused) as reported:
-                change()
-            assert reported.value.code == ErrorCode.BROKER_NOT_AVAILABLE
-            assert reported.value.message == PERHAPS
+    with store_at(peer, tmp_path) as store:
+        assert [refusal(change) for change in changes_of(store)] == [UNKNOWN] * 3
         assert shown(store) == (set(), {})
 
 
-def test_what_a_newer_broker_deleted_besides_is_no_fault(tmp_path: Path) -> None:
-    """An operation that is unknown here was never mirrored."""
-
-    def answer(version: int, _body: bytes) -> bytes:
-        schema: Any = response_type(DELETE, version)
-        result = schema.__annotations__["filter_results"].__args__[0]
-        match = result.__annotations__["matching_acls"].__args__[0]
-        reported = tuple(
-            match(
-                error_code=ErrorCode.NONE,
-                error_message=None,
-                resource_type=2,
-                resource_name="a",
-                pattern_type=3,
-                principal="User:alice",
-                host="*",
-                operation=operation,
-                permission_type=3,
-            )
-            for operation in (3, 99)
-        )
-        one = result(error_code=ErrorCode.NONE, error_message=None, matching_acls=reported)
-        return encode(schema(throttle_time=NOT_THROTTLED, filter_results=(one,)))
-
-    peer = broker(handlers={DELETE: answer})
-    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
-        store.create_acls([acl("a"), acl("b")])
-        assert store.delete_acls([AclFilter(name="a")]) == ((acl("a"),),)
-        assert shown(store)[0] == {acl("b")}
-
-
 def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
+    """Clients need not know where brokers are."""
     (nobody,) = free_ports(1)
     with store_of(f"127.0.0.1:{nobody}", tmp_path) as store:
-        with pytest.raises(StoreRefused) as reported:
-            store.create_acls([acl("a")])
-        assert reported.value.code == ErrorCode.BROKER_NOT_AVAILABLE
-        assert reported.value.message == PERHAPS, "clients need not know where brokers are"
+        assert refusal(lambda: store.create_acls([acl("a")])) == UNKNOWN
         assert shown(store) == (set(), {})
 
 
@@ -298,11 +264,9 @@ def test_a_broker_that_is_silent_is_waited_for_no_longer_than_configured(
 ) -> None:
     """And the next change is not told to it after the first."""
     peer = broker(silent={CREATE})
-    with in_a_thread(peer), store_of(peer.address, tmp_path, timeout_ms=300) as store:
-        with pytest.raises(StoreRefused) as reported:
-            store.create_acls([acl("a")])
+    with store_at(peer, tmp_path, timeout_ms=300) as store:
+        assert refusal(lambda: store.create_acls([acl("a")])) == UNKNOWN
         assert "no answer within 0.3 s" in caplog.text
-        assert reported.value.code == ErrorCode.BROKER_NOT_AVAILABLE
         peer.silent.clear()
         store._brokers._administration._client._timeout_s = PATIENCE_SECONDS  # of a busy machine
         store.create_acls([acl("b")])
@@ -336,7 +300,7 @@ def test_a_client_is_told_in_our_words(
 ) -> None:
     """A broker may repeat the password that it received, and the client is not the operator."""
     peer = broker(handlers={CREATE: refuses(error)}, passwords={NAME: PASSWORD})
-    with in_a_thread(peer), store_of(peer.address, tmp_path, login=True) as store:
+    with store_at(peer, tmp_path, login=True) as store:
         acls = Acls(store=store, current=lambda: AclIndex([], version=0))
         body = create_body(3, [creation()])
         answer = acl_api.answer(CREATE, 3, body, acls, authorized=True)
@@ -355,11 +319,9 @@ def test_a_login_that_is_refused_is_told_without_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer = broker(passwords={NAME: "another"})
-    with in_a_thread(peer), store_of(peer.address, tmp_path, login=True) as store:
-        with pytest.raises(StoreRefused) as reported:
-            store.create_acls([acl("a")])
-        assert reported.value.code == ErrorCode.BROKER_NOT_AVAILABLE, "it is not the client's login"
-        assert reported.value.message == PERHAPS, "it is told to the operator"
+    with store_at(peer, tmp_path, login=True) as store:
+        reported = refusal(lambda: store.create_acls([acl("a")]))
+        assert reported == UNKNOWN, "it is not the client's login, and told to the operator"
         assert (peer.acl_store.acls, shown(store)) == (set(), (set(), {}))
     assert "the proxy's login failed: " in caplog.text
     assert PASSWORD not in caplog.text
@@ -368,8 +330,7 @@ def test_a_login_that_is_refused_is_told_without_it(
 def test_a_broker_that_does_not_know_the_password_gets_no_change(tmp_path: Path) -> None:
     """Another program at its address receives no ACL, and cannot have one mirrored."""
     peer = broker(passwords={NAME: "another"}, lying=True)
-    with in_a_thread(peer), store_of(peer.address, tmp_path, login=True) as store:
-        with pytest.raises(StoreRefused):
-            store.create_acls([acl("a")])
+    with store_at(peer, tmp_path, login=True) as store:
+        refusal(lambda: store.create_acls([acl("a")]))
         assert peer.seen(CREATE) == 0
         assert shown(store) == (set(), {})

@@ -1,46 +1,22 @@
 """ACLs in memory follow the store, and outlive its failures."""
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from proxy.acl.model import AclFilter, Operation, ResourceType
 from proxy.store import CachedAcls, Store, StoreError, open_store
+from tests.support.acls import acl
 
 
-def acl(name: str) -> Acl:
-    return Acl(
-        ResourceType.TOPIC,
-        PatternType.LITERAL,
-        name,
-        "User:alice",
-        "*",
-        Operation.READ,
-        Permission.ALLOW,
-    )
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:{tmp_path / 'state.db'}"
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    opened = open_store(url)
-    yield opened
-    opened.close()
-
-
-def test_changes_are_taken_over(store: Store, url: str) -> None:
+def test_changes_are_taken_over(store: Store, path: Path) -> None:
     """Also those of another process, which has the file open for itself."""
     store.create_acls([acl("a"), acl("b")])
     cached = CachedAcls(store)
     first = cached.index
     assert not cached.refresh_if_changed()
-    other = open_store(url)
+    other = open_store(f"sqlite:{path}")
     other.create_acls([acl("c")])
     other.delete_acls([AclFilter(name="a")])
     other.close()
@@ -97,8 +73,8 @@ def test_a_store_that_fails_leaves_the_last_known_acls(store: Store) -> None:
     assert cached.error is not None
 
 
-def test_without_a_readable_store_nothing_begins(store: Store, tmp_path: Path) -> None:
-    connection = sqlite3.connect(tmp_path / "state.db")
+def test_without_a_readable_store_nothing_begins(store: Store, path: Path) -> None:
+    connection = sqlite3.connect(path)
     connection.execute("DROP TABLE acls")
     connection.close()
     with pytest.raises(StoreError):
