@@ -6,7 +6,6 @@ import pytest
 
 from proxy.acl.model import AclFilter, Operation, PatternType
 from proxy.admin import (
-    AdminClient,
     AuthorizationFailed,
     BrokerUnavailable,
     DescribedAcls,
@@ -152,15 +151,12 @@ async def test_a_broker_that_answers_something_else(body: bytes) -> None:
 
 
 async def test_answers_in_the_wrong_order() -> None:
-    async def work(client: AdminClient) -> None:
+    peer = peer_of(OLD)
+    async with against(peer) as client:
+        await client.describe_acls()
         peer.correlation_shift = 1
         with pytest.raises(BrokerUnavailable, match="the response is to another request"):
             await client.describe_acls([ALICE, BOB])
         peer.correlation_shift = 0
         assert (await client.describe_acls(BOB)).values() == (BOBS,)
-
-    peer = peer_of(OLD)
-    async with against(peer) as client:
-        await client.describe_acls()
-        await work(client)
     assert peer.connections == 2

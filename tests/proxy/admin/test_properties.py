@@ -12,6 +12,8 @@ from sasl.credentials import ScramMechanism
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 LOGIN = f'sasl.jaas.config={MODULE} required username="alice" password="secret";\n'
+JAAS, ENDPOINT = "sasl.jaas.config", "sasl.oauthbearer.token.endpoint.url"
+TOKENS = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
 PLAIN = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
 SCRAM = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
 
@@ -79,11 +81,7 @@ def test_tls(tmp_path: Path, protocol: str) -> None:
 
 
 def test_a_token_file(tmp_path: Path) -> None:
-    found = settings(
-        tmp_path,
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
-        "sasl.oauthbearer.token.endpoint.url=file:///etc/a%20token\n",
-    )
+    found = settings(tmp_path, TOKENS + f"{ENDPOINT}=file:///etc/a%20token\n")
     assert found.login == OAuthBearer(token=Path("/etc/a token"))
 
 
@@ -99,23 +97,16 @@ def test_no_login(tmp_path: Path, text: str) -> None:
         ("security.protocol=SASL_SSL", "sasl.mechanism"),
         ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism"),
         ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=GSSAPI", "sasl.mechanism"),
-        (PLAIN, "sasl.jaas.config"),
-        (PLAIN + LOGIN, "sasl.jaas.config"),
-        (SCRAM, "sasl.jaas.config"),
-        (SCRAM + "sasl.jaas.config=secret", "sasl.jaas.config"),
-        (SCRAM + f'sasl.jaas.config={MODULE} required password="secret";', "sasl.jaas.config"),
-        (SCRAM + f"sasl.jaas.config={MODULE} required secret;", "sasl.jaas.config"),
-        (
-            SCRAM + 'sasl.jaas.config=x.Y required username="a" password="secret";',
-            "sasl.jaas.config",
-        ),
+        (PLAIN, JAAS),
+        (PLAIN + LOGIN, JAAS),
+        (SCRAM, JAAS),
+        (SCRAM + f"{JAAS}=secret", JAAS),
+        (SCRAM + f'{JAAS}={MODULE} required password="secret";', JAAS),
+        (SCRAM + f"{JAAS}={MODULE} required secret;", JAAS),
+        (SCRAM + f'{JAAS}=x.Y required username="a" password="secret";', JAAS),
         ("request.timeout.ms=0", "request.timeout.ms"),
         ("request.timeout.ms=soon", "request.timeout.ms"),
-        (
-            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
-            "sasl.oauthbearer.token.endpoint.url=https://user:secret@h/",
-            "sasl.oauthbearer.token.endpoint.url",
-        ),
+        (TOKENS + f"{ENDPOINT}=https://user:secret@h/", ENDPOINT),
     ],
 )
 def test_mistakes_name_the_key_and_no_secret(tmp_path: Path, text: str, key: str) -> None:

@@ -179,8 +179,12 @@ def test_versions(tmp_path: Path, trust: tuple[str, ...], enabled: str, spoken: 
 # --- mistakes
 
 
-SECRET_KEY = "ssl.keystore.key=-----BEGIN PRIVATE KEY-----c2VjcmV0-----END PRIVATE KEY-----"
-CHAIN = f"ssl.keystore.certificate.chain={escaped(ME.certificate)}"
+OUR_KEY, OUR_CHAIN = "ssl.keystore.key", "ssl.keystore.certificate.chain"
+TRUSTED, TRUSTED_FILE = "ssl.truststore.certificates", "ssl.truststore.location"
+OUR_FILE, IDENTIFIED = "ssl.keystore.location", "ssl.endpoint.identification.algorithm"
+SECRET_KEY = f"{OUR_KEY}=-----BEGIN PRIVATE KEY-----c2VjcmV0-----END PRIVATE KEY-----"
+OTHER_KEY = f"{OUR_KEY}={escaped(AUTHORITY.issue('other').key)}"
+CHAIN, WRONG = f"{OUR_CHAIN}={escaped(ME.certificate)}", "ssl.key.password=secret"
 PEM_KEYS, PEM_TRUST = "ssl.keystore.type=PEM", "ssl.truststore.type=PEM"
 
 
@@ -188,65 +192,37 @@ PEM_KEYS, PEM_TRUST = "ssl.keystore.type=PEM", "ssl.truststore.type=PEM"
     ("lines", "key", "problem"),
     [
         (["ssl.enabled.protocols=TLSv1.1"], "ssl.enabled.protocols", "TLSv1.2, TLSv1.3"),
+        ([f"{IDENTIFIED}=secret"], IDENTIFIED, "https or empty"),
+        (["ssl.truststore.type=secret", f"{TRUSTED_FILE}=x"], TRUSTED_FILE, "cannot be read"),
+        ([f"{TRUSTED}=secret"], "ssl.truststore.type", f"PEM with {TRUSTED}"),
+        ([PEM_TRUST, f"{TRUSTED}=secret"], TRUSTED, "holds no certificate in PEM"),
         (
-            ["ssl.endpoint.identification.algorithm=secret"],
-            "ssl.endpoint.identification.algorithm",
-            "https or empty",
+            [PEM_TRUST, f"{TRUSTED}=secret", f"{TRUSTED_FILE}=x"],
+            TRUSTED,
+            "give either this or ssl.",
         ),
-        (["ssl.truststore.type=secret", "ssl.truststore.location=x"], None, "cannot be read"),
+        ([PEM_KEYS, SECRET_KEY], OUR_KEY, "give both .*"),
+        ([PEM_KEYS, CHAIN], OUR_CHAIN, "give both .*"),
+        ([PEM_KEYS, SECRET_KEY, CHAIN], OUR_KEY, "cannot be used"),
+        ([PEM_KEYS, f"{OUR_KEY}=secret", CHAIN], OUR_KEY, "no private key"),
+        ([PEM_KEYS, SECRET_KEY, f"{OUR_CHAIN}=secret"], OUR_CHAIN, "holds no certificate"),
+        ([PEM_KEYS, OTHER_KEY, CHAIN], OUR_KEY, "does not belong to the certificate"),
         (
-            ["ssl.truststore.certificates=secret"],
-            "ssl.truststore.type",
-            "PEM with ssl.truststore.certificates",
-        ),
-        (
-            [PEM_TRUST, "ssl.truststore.certificates=secret"],
-            "ssl.truststore.certificates",
-            "holds no certificate in PEM",
-        ),
-        (
-            [PEM_TRUST, "ssl.truststore.certificates=secret", "ssl.truststore.location=x"],
-            "ssl.truststore.certificates",
-            "give either this or ssl.truststore.location",
-        ),
-        ([PEM_KEYS, SECRET_KEY], "ssl.keystore.key", "give both .*"),
-        ([PEM_KEYS, CHAIN], "ssl.keystore.certificate.chain", "give both .*"),
-        ([PEM_KEYS, SECRET_KEY, CHAIN], "ssl.keystore.key", "cannot be used"),
-        ([PEM_KEYS, "ssl.keystore.key=secret", CHAIN], "ssl.keystore.key", "no private key"),
-        (
-            [PEM_KEYS, SECRET_KEY, "ssl.keystore.certificate.chain=secret"],
-            "ssl.keystore.certificate.chain",
-            "holds no certificate",
-        ),
-        (
-            [PEM_KEYS, f"ssl.keystore.key={escaped(AUTHORITY.issue('other').key)}", CHAIN],
-            "ssl.keystore.key",
-            "does not belong to the certificate",
-        ),
-        (
-            [PEM_KEYS, f"ssl.keystore.key={escaped(KEY)}", CHAIN],
-            "ssl.keystore.key",
+            [PEM_KEYS, f"{OUR_KEY}={escaped(KEY)}", CHAIN],
+            OUR_KEY,
             "encrypted: set ssl.key.password",
         ),
-        (
-            [PEM_KEYS, f"ssl.keystore.key={value(KEY)}", CHAIN, "ssl.key.password=secret"],
-            "ssl.keystore.key",
-            "cannot be decrypted",
-        ),
-        (
-            [f"ssl.keystore.location={escaped(ME.key)}"],
-            "ssl.keystore.location",
-            "File name too long|No such file",
-        ),
-        (["ssl.keystore.location=\\u0000secret"], "ssl.keystore.location", "is not a path"),
+        ([PEM_KEYS, f"{OUR_KEY}={value(KEY)}", CHAIN, WRONG], OUR_KEY, "cannot be decrypted"),
+        ([f"{OUR_FILE}={escaped(ME.key)}"], OUR_FILE, "File name too long|No such file"),
+        ([f"{OUR_FILE}=\\u0000secret"], OUR_FILE, "is not a path"),
     ],
 )
 def test_mistakes_name_the_key_and_no_secret(
-    tmp_path: Path, lines: list[str], key: str | None, problem: str
+    tmp_path: Path, lines: list[str], key: str, problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         context(tmp_path, *lines)
-    assert caught.value.path == (key or "ssl.truststore.location")
+    assert caught.value.path == key
     said = str(caught.value)
     assert "secret" not in said
     assert "BEGIN" not in said
