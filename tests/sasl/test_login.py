@@ -224,6 +224,7 @@ def answered(server_first: bytes) -> bytes:
         b"r=client,s=YQ==,i=4096",
         b"r=other,s=YQ==,i=4096",
         b"m=x,r=clientserver,s=YQ==,i=4096",
+        b"r=" + b"n" * 100_000,
         b"\xff",
     ],
 )
@@ -231,6 +232,9 @@ def test_a_bad_server_gets_no_proof(server_first: bytes) -> None:
     """A false server asks for few iterations, to guess offline, or for many, to stall us."""
     with pytest.raises(LoginError):
         answered(server_first)
+    login = in_handshake(ScramClient(SHA_256, "alice", "secret"))
+    with pytest.raises(LoginError):
+        login.answered(authenticate_response(2, auth_bytes=server_first))
 
 
 @pytest.mark.parametrize(
