@@ -9,7 +9,6 @@ Exit status 1 if one is broken; the input is printed in hex.
 
 import random
 import struct
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final
@@ -32,7 +31,7 @@ from tests.support.frames import (
     response,
     sized,
 )
-from tests.support.fuzzing import arg_parser, mutate, run
+from tests.support.fuzzing import main, mutate
 from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, everything, log_in
 
 RECEIVE_SIZE: Final = 20_000
@@ -170,9 +169,5 @@ class Fuzzer:
                 play.call(Connection.timer)
 
 
-def main(seconds: float, seed: int) -> int:
-    return run(Fuzzer(seed), seconds, seed, "every invariant held")
-
-
 if __name__ == "__main__":
-    sys.exit(main(**vars(arg_parser(__doc__).parse_args())))
+    main(Fuzzer, __doc__, "every invariant held")

@@ -9,7 +9,6 @@ Exit status 1 if one is broken; the input is printed in hex.
 """
 
 import random
-import sys
 
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
@@ -18,7 +17,7 @@ from proxy.acl.model import Operation
 from proxy.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
 from tests.support.authorization import Guarded, group, topic
 from tests.support.frames import request, response
-from tests.support.fuzzing import arg_parser, mutate, run
+from tests.support.fuzzing import main, mutate
 from tests.support.kio_messages import encode, request_type
 from tests.support.kio_messages.entities import item_type, make
 from tests.support.messages import fetch_body, produce_body, topic_id
@@ -153,9 +152,5 @@ class Fuzzer:
         assert remembers.play.to_client == forgets.play.to_client
 
 
-def main(seconds: float, seed: int) -> int:
-    return run(Fuzzer(seed), seconds, seed, "every invariant held")
-
-
 if __name__ == "__main__":
-    sys.exit(main(**vars(arg_parser(__doc__).parse_args())))
+    main(Fuzzer, __doc__, "every invariant held")

@@ -3,14 +3,13 @@
 Seeds are responses made up from kio's schemas; each round mutates one and feeds it to the code.
 Run: python -m tests.fuzz.fuzz_frames --seconds 60 [--seed 1]
 Exit status 1 on any exception but ClientFault and BrokerFault, or if a frame cut through changes
-its length; the input is printed in hex.
+its length; the API's key and version and the input are printed in hex.
 """
 
 import random
-import sys
-import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 
 from hypothesis.errors import NonInteractiveExampleWarning
 
@@ -20,7 +19,7 @@ from proxy.wire.addresses import rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, parse_request, parse_response
 from proxy.wire.apis import API_VERSIONS, APIS, METADATA, carries_addresses
 from proxy.wire.walks import APIS_CUT_THROUGH, LongFrameEndpoints
-from tests.support.fuzzing import arg_parser, mutate
+from tests.support.fuzzing import main, mutate
 from tests.support.responses import encode, responses
 
 SEEDS_PER_VERSION = 4
@@ -64,43 +63,36 @@ def api_versions(version: int, body: bytes) -> None:
         assert again == 0
 
 
-def targets(
-    rng: random.Random, api_key: int, version: int, body: bytes
-) -> list[Callable[[], object]]:
-    """Functions that process this response."""
-    if api_key == API_VERSIONS:
-        return [lambda: api_versions(version, body), lambda: parse_request(version, body[4:])]
-    todo: list[Callable[[], object]] = [lambda: rewrite(api_key, version, body, resolve)]
-    if api_key == METADATA and version >= metadata.LOWEST_VERSION:
-        todo.append(lambda: metadata.parse_response(version, body[4:]))
-    if api_key in APIS_CUT_THROUGH:
-        todo.append(lambda: cut_through(rng, api_key, version, body))
-    return todo
+class Fuzzer:
+    """Each round mutates a response and feeds it to the functions that process it."""
 
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        self.seeds = corpus()
+        self.inputs: list[bytes] = []
 
-def main(seconds: float, seed: int) -> int:
-    rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
-    seeds = corpus()
-    rounds = faults = 0
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        api_key, version, body = rng.choice(seeds)
-        other = rng.choice(seeds)[2]
+    def round(self) -> None:
+        rng = self.rng
+        api_key, version, body = rng.choice(self.seeds)
+        other = rng.choice(self.seeds)[2]
         at = rng.randint(0, len(other))
         words = (other[at:], other[at : at + 8], bytes((rng.choice(INTERESTING),)))
         mutated = mutate(rng, body, words)
-        for target in targets(rng, api_key, version, mutated):
-            rounds += 1
-            try:
+        self.inputs = [bytes((api_key, version)), mutated]
+        for target in self.targets(api_key, version, mutated):
+            with suppress(BrokerFault, ClientFault):
                 target()
-            except (BrokerFault, ClientFault):
-                faults += 1
-            except Exception:
-                print(f"API {api_key} v{version}: {mutated.hex()}", file=sys.stderr)  # noqa: T201
-                raise
-    print(f"{rounds} inputs, {faults} refused, seed {seed}")  # noqa: T201
-    return 0
+
+    def targets(self, api_key: int, version: int, body: bytes) -> list[Callable[[], object]]:
+        if api_key == API_VERSIONS:
+            return [lambda: api_versions(version, body), lambda: parse_request(version, body[4:])]
+        todo: list[Callable[[], object]] = [lambda: rewrite(api_key, version, body, resolve)]
+        if api_key == METADATA and version >= metadata.LOWEST_VERSION:
+            todo.append(lambda: metadata.parse_response(version, body[4:]))
+        if api_key in APIS_CUT_THROUGH:
+            todo.append(lambda: cut_through(self.rng, api_key, version, body))
+        return todo
 
 
 if __name__ == "__main__":
-    sys.exit(main(**vars(arg_parser(__doc__).parse_args())))
+    main(Fuzzer, __doc__, "every fault is of a broker or a client")

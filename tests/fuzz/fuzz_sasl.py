@@ -7,7 +7,6 @@ Exit status 1 on any exception, or if a bent message lets somebody in; the input
 
 import json
 import random
-import sys
 
 from sasl.credentials import ScramMechanism
 from sasl.jwks import KeyCache, KeyMissing
@@ -15,7 +14,7 @@ from sasl.jwt_claims import MAX_LIFETIME_SECONDS
 from sasl.login import LoginError, ScramClient
 from sasl.mechanism import Challenge, Failure, KeysNeeded, Success
 from sasl.messages import client_initial_response, read_client_initial_response
-from tests.support.fuzzing import arg_parser, mutate, run
+from tests.support.fuzzing import main, mutate
 from tests.support.sasl import (
     NOW,
     all_keys,
@@ -126,9 +125,5 @@ class Fuzzer:
         assert self.inputs == [self.server_first, self.server_final]
 
 
-def main(seconds: float, seed: int) -> int:
-    return run(Fuzzer(seed), seconds, seed, "nothing got in")
-
-
 if __name__ == "__main__":
-    sys.exit(main(**vars(arg_parser(__doc__).parse_args())))
+    main(Fuzzer, __doc__, "nothing got in")

@@ -74,14 +74,6 @@ def test_a_key_listed_for_several_algorithms_is_one_key_for_these_alone() -> Non
     assert found_for([unbound, unbound], "RS512", "PS256") == [key] * 4
 
 
-def test_without_kid_exactly_one_key_must_fit() -> None:
-    cache = cache_of(rsa_key(), ec_key())
-    assert found(cache, "RS256", None) == numbers(rsa_key())
-    assert found(cache, "EdDSA", None) is KeyMissing.NO_FIT
-    two = cache_of(rsa_key(), rsa_key("rsa-2"))
-    assert found(two, "RS256", None) is KeyMissing.NO_FIT
-
-
 def test_all_offered_key_types_are_read() -> None:
     assert cache_of(*all_keys()).key_count == 6
 
@@ -150,13 +142,6 @@ def test_a_bad_document_changes_nothing(bad: bytes) -> None:
     assert found(cache, "RS256", "rsa", NOW + HOUR) == numbers(rsa_key())
     assert cache.age_seconds(NOW + HOUR) == HOUR
     assert (cache.refresh_failures, cache.last_error is None) == (1, False)
-
-
-def test_a_removed_key_is_gone() -> None:
-    """Revocation: the provider takes a key away, the next good fetch forgets it."""
-    cache = cache_of(rsa_key(), ec_key())
-    assert cache.loaded(document(ec_key().jwk()), NOW + 1)
-    assert found(cache, "RS256", "rsa") is KeyMissing.UNKNOWN_KID
 
 
 def test_refresh_schedule() -> None:

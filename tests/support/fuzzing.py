@@ -1,11 +1,11 @@
-"""Options of fuzzers, mutations of messages, and the main loop."""
+"""Mutations of messages, and the main loop of fuzzers with its options."""
 
 import argparse
 import random
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn, Protocol
 
 
 class Fuzzer(Protocol):
@@ -19,28 +19,26 @@ class Fuzzer(Protocol):
     def round(self) -> object: ...
 
 
-def arg_parser(description: str | None) -> argparse.ArgumentParser:
+def main(fuzzer_of: Callable[[int], Fuzzer], description: str | None, verdict: str) -> NoReturn:
+    """Run rounds for some seconds; on a failure print the inputs and exit with 1."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
-    return parser
-
-
-def run(fuzzer: Fuzzer, seconds: float, seed: int, verdict: str) -> int:
-    """Run rounds for some seconds; on a failure print the inputs and return 1."""
+    given = parser.parse_args()
+    fuzzer = fuzzer_of(given.seed)
     rounds = 0
-    end = time.monotonic() + seconds
+    end = time.monotonic() + given.seconds
     while time.monotonic() < end:
         rounds += 1
         try:
             fuzzer.round()
         except Exception as error:
-            print(f"seed {seed}, round {rounds}: {error!r}", file=sys.stderr)  # noqa: T201
+            print(f"seed {given.seed}, round {rounds}: {error!r}", file=sys.stderr)  # noqa: T201
             for offered in fuzzer.inputs:
                 print(offered.hex(), file=sys.stderr)  # noqa: T201
-            return 1
+            sys.exit(1)
     print(f"{rounds} rounds, {verdict}")  # noqa: T201
-    return 0
+    sys.exit(0)
 
 
 WORDS = (

@@ -5,9 +5,21 @@ from typing import Any
 
 from metrics.history import Cadence, Timeline, UnauthenticatedEventLimit
 from metrics.tally import Tally
+from proxy.acl.authorizer import Denial
+from proxy.acl.model import Operation, ResourceType
 from proxy.ops.observer import SessionObserver
 from sasl.states import Enforcement
 from tests.support.sasl import NOW
+
+DENIAL = Denial(
+    principal="User:alice",
+    host="192.0.2.1",
+    operation=Operation.WRITE,
+    resource_type=ResourceType.TOPIC,
+    name="orders",
+    would_be=False,
+    rule=None,
+)
 
 
 def observer_of(*, note: Any = lambda _incident: None, **given: Any) -> SessionObserver:

@@ -9,7 +9,7 @@ from metrics import registry
 from metrics.history import Timeline, UnauthenticatedEventLimit
 from metrics.tally import Tally
 from proxy.acl.administration import Administered
-from proxy.acl.authorizer import Denial, DenialNotice
+from proxy.acl.authorizer import DenialNotice
 from proxy.acl.model import Operation, ResourceType
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker
@@ -30,7 +30,7 @@ from sasl.identity import Identity
 from sasl.mechanism import FailureReason
 from sasl.states import Authenticated, Enforcement, Failed
 from tests.support.metrics import read
-from tests.support.observer import authenticated, observer_of
+from tests.support.observer import DENIAL, authenticated, observer_of
 from tests.support.playbook import Playbook
 from tests.support.sasl import NOW, WALL
 
@@ -41,17 +41,6 @@ REFUSED = Failed(
     handshake_version=1,
     previous=None,
 )
-DENIAL = Denial(
-    principal="User:alice",
-    host="192.0.2.1",
-    operation=Operation.WRITE,
-    resource_type=ResourceType.TOPIC,
-    name="orders",
-    would_be=False,
-    rule=None,
-)
-
-
 UNJUDGED = {"operation": Operation.UNKNOWN, "resource_type": ResourceType.UNKNOWN}
 
 

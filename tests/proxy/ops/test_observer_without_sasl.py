@@ -1,16 +1,17 @@
 """What is reported of a client without SASL: that it is connected, and what it is denied."""
 
+from dataclasses import replace
+
 from metrics import registry
 from metrics.tally import Tally
-from proxy.acl.authorizer import Denial, DenialNotice
-from proxy.acl.model import Operation, ResourceType
+from proxy.acl.authorizer import DenialNotice
 from proxy.connection.commands import CloseReason
 from proxy.ops.status.recent import Incident
 from proxy.wire.apis import FETCH, PRODUCE
 from sasl.identity import Identity
 from tests.support.frames import request
 from tests.support.metrics import read
-from tests.support.observer import observer_of
+from tests.support.observer import DENIAL, observer_of
 from tests.support.playbook import Playbook, everything
 from tests.support.sasl import NOW
 
@@ -41,15 +42,7 @@ def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() 
     observer.opened(play.connection, NOW)
     play.call(lambda connection, now: connection.admit(Identity(ALICE), now))
     observer.authenticated(play.connection, play.session)
-    denial = Denial(
-        principal=ALICE,
-        host="192.0.2.1",
-        operation=Operation.READ,
-        resource_type=ResourceType.TOPIC,
-        name="orders",
-        would_be=False,
-        rule=None,
-    )
+    denial = replace(DENIAL, principal=ALICE)
     observer.denied(play.connection, DenialNotice(denial=denial, count=1), NOW)
     observer.sweep(play.connection, NOW + 100_000)
     observer.closed(play.connection, CloseReason.CLIENT_CLOSED, NOW + 100_001)

@@ -243,13 +243,3 @@ def test_a_long_read_does_not_hold_up_a_short_one(store: Store) -> None:
         done.start()
         done.join(60)
         assert not done.is_alive()
-
-
-@pytest.mark.parametrize("wrong", [AclFilter().resource_type, ResourceType.UNKNOWN])
-def test_what_could_not_be_read_again_is_not_written(store: Store, wrong: ResourceType) -> None:
-    """Callers refuse it with the right error; this is a check of our own."""
-    with pytest.raises(AssertionError):
-        store.create_acls(
-            [Acl(wrong, LITERAL, "a", "User:a", "*", Operation.READ, Permission.ALLOW)]
-        )
-    assert list(store.acl_snapshot().acls) == []

@@ -65,15 +65,6 @@ def test_a_proxy_that_takes_over_leaves_a_copy_as_it_is(mirror: SqliteMirror, pa
     assert shown(mirror) == ([acl("b")], {})
 
 
-def test_an_earlier_answer_does_not_replace_a_later_one(mirror: SqliteMirror, path: Path) -> None:
-    """Two followers write one file during a take-over; one of them may have waited long."""
-    with closing(SqliteMirror(path)) as new:
-        assert take_over(new, 50.0, quotas={})
-    assert take_over(mirror, 49.0, acl("revoked"), quotas=LIMITED) is None
-    assert shown(mirror) == ([], {})
-    assert mirror.mirror() == Mirror(asked_at=50.0)
-
-
 def test_the_answer_of_another_boot_is_not_later(mirror: SqliteMirror) -> None:
     take_over(mirror, monotonic() + 1_000.0, acl("old"), quotas=LIMITED)
     assert take_over(mirror, 49.0, acl("new"), quotas={})
@@ -91,13 +82,6 @@ def test_a_proxy_that_takes_over_uses_the_store_as_the_one_that_runs(path: Path)
         with pytest.raises(StoreError, match="another kind of"):
             own.join()
         assert own.mirror() == Mirror()
-
-
-def test_every_process_sees_the_same(mirror: SqliteMirror, path: Path) -> None:
-    take_over(mirror, 50.0, acl(), quotas=LIMITED)
-    other = open_store(f"broker:{path}")
-    assert (other.mirror(), shown(other)) == (Mirror(asked_at=50.0), ([acl()], LIMITED))
-    other.close()
 
 
 @pytest.mark.parametrize("has", ["ACLs", "quotas", "both"])
