@@ -727,6 +727,13 @@ def run(*arguments: object, stdin: str | bytes = "") -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
 
 
+def refusal(*arguments: object, status: int = 2, stdin: str | bytes = "") -> str:
+    """The error of a command that must fail, without line breaks and frames."""
+    result = run(*arguments, stdin=stdin)
+    assert result.exit_code == status, result.output
+    return " ".join(result.output.replace("│", " ").split())
+
+
 def run_acls(*arguments: object, stdin: str = "") -> Result:
     return run("acls", *arguments, stdin=stdin)
 

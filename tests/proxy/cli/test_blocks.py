@@ -54,15 +54,15 @@ def test_an_entry_is_added_listed_and_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "problem"),
     [
-        (["block"], 2, "needs at least one criterion"),
-        (["block", "--address", "10.1.2.3/8"], 2, "must be an address or a network"),
-        (["block", "--jti", "x", "--until", "soon"], 2, "'soon' is neither an ISO 8601 time"),
-        (["unblock", "7"], 1, "there is no block '7'"),
-        (["block", "--jti", "x", "--dry-run"], 1, "no proxy answers there"),
+        ("block", 2, "needs at least one criterion"),
+        ("block --address 10.1.2.3/8", 2, "must be an address or a network"),
+        ("block --jti x --until soon", 2, "'soon' is neither an ISO 8601 time"),
+        ("unblock 7", 1, "there is no block '7'"),
+        ("block --jti x --dry-run", 1, "no proxy answers there"),
     ],
 )
-def test_mistakes(arguments: list[str], status: int, problem: str, tmp_path: Path) -> None:
-    result = run(tmp_path, *arguments)
+def test_mistakes(arguments: str, status: int, problem: str, tmp_path: Path) -> None:
+    result = run(tmp_path, *arguments.split())
     assert (result.exit_code, problem in result.stderr) == (status, True), result.stderr
     assert not (tmp_path / "state.db.blocks").exists()
 

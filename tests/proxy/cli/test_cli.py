@@ -17,17 +17,10 @@ from typer.testing import Result
 from proxy.config import json_schema
 from proxy.store import open_store
 from sasl.credentials import ScramCredential, ScramMechanism
-from tests.support.proxy_process import SIDECAR, run
+from tests.support.proxy_process import run
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 SHA_512 = ScramMechanism.SCRAM_SHA_512
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    file = tmp_path / "config.yaml"
-    file.write_text("upstream: {bootstrap.servers: 'b:1'}\nlisteners:\n" + SIDECAR)
-    return file
 
 
 def add(config: Path, name: str, *options: str | Path, stdin: str | bytes = "secret\n") -> Result:

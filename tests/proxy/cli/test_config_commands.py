@@ -15,7 +15,7 @@ from proxy.config.first_file import first_file
 from proxy.config.section import keys, nested_section
 from tests.support.certificates import Authority
 from tests.support.fake_broker import FakeBroker, WantsLogin, in_a_thread
-from tests.support.proxy_process import run
+from tests.support.proxy_process import refusal, run
 from tests.support.sasl import all_keys, document
 from tests.support.tls import server_context
 
@@ -80,9 +80,7 @@ def test_what_it_names_is_told_all_at_once_too(tmp_path: Path) -> None:
 def test_what_is_no_document_has_its_line(tmp_path: Path, text: str, place: str) -> None:
     file = tmp_path / "proxy.yaml"
     file.write_text(text)
-    done = run("config", "check", file)
-    assert done.exit_code == 2
-    assert done.stderr.startswith(f"reauth-proxy: {file}{place}")
+    assert refusal("config", "check", file).startswith(f"reauth-proxy: {file}{place}")
 
 
 @pytest.mark.parametrize("routing", Routing)
@@ -168,9 +166,7 @@ def test_a_first_file_has_a_free_port_for_each_broker(ids: tuple[int, ...], tmp_
     ],
 )
 def test_mistakes_of_a_first_file_are_named(options: tuple[str, ...], problem: str) -> None:
-    done = run("config", "init", *options)
-    assert done.exit_code == 2
-    assert problem in done.stderr
+    assert problem in refusal("config", "init", *options)
 
 
 @pytest.mark.parametrize(("mode", "warned"), [("observe", 1), ("probe", 1), ("enforce", 0)])

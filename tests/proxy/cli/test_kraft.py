@@ -4,13 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.store import open_store
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.kraft_records import acl_record, checkpoint, quota_record, scram_record
-from tests.support.proxy_process import BASE, run
+from tests.support.proxy_process import run
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 VERIFIER = ScramCredential.from_password(SHA_256, "pw", b"salt", 4096)
@@ -18,14 +16,6 @@ OTHER = ScramCredential.from_password(SHA_256, "other", b"salt", 4096)
 ACL = Acl(
     ResourceType.GROUP, PatternType.LITERAL, "g", "User:a", "*", Operation.ALL, Permission.ALLOW
 )
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    (tmp_path / "jwks.json").write_text('{"keys": []}')
-    file = tmp_path / "config.yaml"
-    file.write_text(BASE)
-    return file
 
 
 def snapshot(directory: Path, *records: bytes) -> Path:

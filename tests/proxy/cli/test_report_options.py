@@ -10,6 +10,7 @@ from metrics.readiness.settings import EngineName, Settings
 from proxy.cli import app
 from proxy.cli.report import topic_settings
 
+SERVER = ("--bootstrap-server", "a:1")
 PROPERTIES = """\
 bootstrap.servers=a:9092,b:9092
 security.protocol=SASL_PLAINTEXT
@@ -75,33 +76,26 @@ def test_a_folder_needs_none() -> None:
         (["--engine", "spark"], "kafka: needs --bootstrap-server HOST:PORT"),
         (["--command-config", "/no/such"], "/no/such: cannot be read"),
         (["--events", ""], "--events is empty"),
-        (["--bootstrap-server", "a:1", "--state", ""], "--state is empty"),
+        ([*SERVER, "--state", ""], "--state is empty"),
+        # which every run replaces
+        ([*SERVER, "--state", "out/tables/state"], "--state is within the tables of --out"),
         (
-            ["--bootstrap-server", "a:1", "--since", "2026-06-02", "--until", "2026-06-02"],
+            [*SERVER, "--since", "2026-06-02", "--until", "2026-06-02"],
             "--until is not after --since",
         ),
         (["--events", "kafka:a b"], "the topic must be 1 to 249 letters"),
-        (
-            ["--bootstrap-server", "a:1", "--engine", "duckdb", "--master", "local"],
-            "DuckDB reads a topic or a local folder",
-        ),
+        ([*SERVER, "--engine", "duckdb", "--master", "local"], "DuckDB reads a topic or a local"),
     ],
 )
-def test_mistakes_are_one_line(more: list[str], problem: str, tmp_path: Path) -> None:
-    arguments = ["report", "--events", "kafka:t", "--out", str(tmp_path / "out"), *more]
+def test_mistakes_are_one_line(
+    more: list[str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["report", "--events", "kafka:t", "--out", "out", *more]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert problem in result.stderr
     assert len(result.stderr.splitlines()) == 1
-
-
-def test_the_state_is_outside_the_tables(tmp_path: Path) -> None:
-    """Which every run replaces."""
-    out = tmp_path / "out"
-    arguments = ["report", "--events", "kafka:t", "--out", str(out), "--bootstrap-server", "a:1"]
-    result = CliRunner().invoke(app, [*arguments, "--state", str(out / "tables" / "state")])
-    assert result.exit_code == 2
-    assert "--state is within the tables of --out" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -22,20 +22,13 @@ from proxy.cli.sessions import Sort
 from proxy.ops.status.session_facts import SessionFacts
 from proxy.store import Store, open_store
 from tests.support.acls import acl
-from tests.support.proxy_process import SIDECAR, rows, run, run_acls
+from tests.support.proxy_process import rows, run, run_acls
 
 LONG = "a-very-long-name-of-a-topic-that-no-terminal-of-eighty-columns-can-hold-beside-all-the-rest"
 
 
 PROXY = ("-m", "proxy")
 HEADINGS = ["RESOURCE", "PATTERN", "NAME", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION"]
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    file = tmp_path / "config.yaml"
-    file.write_text("upstream: {bootstrap.servers: 'b:1'}\nlisteners:\n" + SIDECAR)
-    return file
 
 
 @pytest.fixture

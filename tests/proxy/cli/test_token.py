@@ -10,7 +10,7 @@ import yaml
 from proxy.config import Routing
 from proxy.config.document import parse
 from proxy.config.first_file import first_file
-from tests.support.proxy_process import run
+from tests.support.proxy_process import refusal, run
 from tests.support.sasl import claims, document, rsa_key, token
 
 
@@ -62,18 +62,14 @@ def test_keys_that_cannot_be_read_are_said(config: Path) -> None:
     settings = yaml.safe_load(config.read_text())
     settings["listeners"][0]["sasl.oauthbearer.jwks.endpoint.url"] = "http://127.0.0.1:1/"
     config.write_text(yaml.safe_dump(settings))
-    done = run("token", "explain", "-", "--config", config, stdin=fresh())
-    assert done.exit_code == 1
-    assert "the signing keys cannot be read" in done.stderr
-    assert "there are no keys" in done.stdout
+    told = refusal("token", "explain", "-", "--config", config, status=1, stdin=fresh())
+    assert "the signing keys cannot be read" in told
+    assert "there are no keys" in told
 
 
 def test_the_listener_must_be_known(config: Path) -> None:
-    done = run("token", "explain", "-", "--config", config, "--listener", "x", stdin=fresh())
-    assert (done.exit_code, done.stderr) == (
-        2,
-        "reauth-proxy: give --listener: listeners with OAUTHBEARER are clients\n",
-    )
-    assert run("token", "explain", "-", "--config", config, stdin="").exit_code == 2
-    missing = run("token", "explain", config.with_name("none"), "--config", config)
-    assert missing.exit_code == 2
+    asked = ("token", "explain", "-", "--config", config)
+    told = refusal(*asked, "--listener", "x", stdin=fresh())
+    assert told == "reauth-proxy: give --listener: listeners with OAUTHBEARER are clients"
+    refusal(*asked)
+    refusal("token", "explain", config.with_name("none"), "--config", config)

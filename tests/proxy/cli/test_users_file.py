@@ -5,20 +5,22 @@ import stat
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from proxy.cli import app
 from proxy.store import open_store
 from proxy.store.users_file import Users
 from sasl.credentials import ScramCredential
+from tests.support import proxy_process
 from tests.support.proxy_process import SIDECAR
 from tests.support.store import SHA_256, content, of, put
 
 ADD = ("--mechanism", "SCRAM-SHA-256", "--password-file", "-")
 WRITERS = 8
+
+run = partial(proxy_process.run, stdin="secret\n")
 
 
 @pytest.fixture
@@ -36,10 +38,6 @@ def _config(path: Path, url: str, **store: str) -> Path:
     text = f"upstream: {{bootstrap.servers: 'b:1'}}\nstore: {settings}\nlisteners:\n{SIDECAR}"
     path.write_text(text)
     return path
-
-
-def run(*arguments: str | Path, stdin: str = "secret\n") -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
 
 
 def names(file: Path) -> list[str]:

@@ -30,6 +30,16 @@ MINTED: dict[str, Any] = {
 }
 
 
+ANONYMOUS = {"security.protocol": "PLAINTEXT", "sasl.enabled.mechanisms": None}
+PERHAPS_ANONYMOUS = {
+    **ANONYMOUS,
+    "security.protocol": "SSL",
+    "ssl.keystore.location": "a.pem",
+    "ssl.truststore.location": "ca.pem",
+    "ssl.client.auth": "requested",
+}
+
+
 def loaded(
     directory: Path, *, upstream: dict[str, Any] | None = None, store: str = "", **changes: Any
 ) -> Config:
@@ -71,22 +81,14 @@ def test_credentials_in_the_clear_are_warned_of(tmp_path: Path, mechanism: str, 
         (MAPPED, "mechanism: is required with upstream.identity: mapped", {"mechanism": None}),
         (MAPPED, "allow: is required with upstream.identity: mapped", {"allow": None}),
         (MAPPED, "deny[0]: must begin with User:", {"deny": ["Group:analysts"]}),
-        (
-            MAPPED,
-            "super.users: is required with upstream.identity.allow.prefixes",
-            {"allow.prefixes": ["User:team-"]},
-        ),
+        (MAPPED, "super.users: is required with upstr", {"allow.prefixes": ["User:team-"]}),
         (DELEGATED, "mechanism: is required", {"mechanism": None}),
         (DELEGATED, "mechanism: must be SCRAM", {"mechanism": "PLAIN"}),
         (DELEGATED, "directory: has no meaning", {"directory": "mapped"}),
         (MINTED, "signing.key.files: is required", {"signing.key.files": []}),
         (MINTED, "token.issuer: is required", {"token.issuer": None}),
         (MINTED, "token.audience: is required", {"token.audience": None}),
-        (
-            MINTED,
-            "directory: has no meaning with upstream.identity: minted-token",
-            {"directory": "mapped"},
-        ),
+        (MINTED, "directory: has no meaning with upstream.identity", {"directory": "mapped"}),
         (MINTED, "token.lifetime.ms: ", {"token.lifetime.ms": 3_600_001}),
     ],
 )
@@ -111,20 +113,8 @@ def test_settings_without_effect_are_refused(tmp_path: Path, setting: str) -> No
     ("problem", "changes"),
     [
         ("cannot be mapped with sasl.termination: broker", {"sasl.termination": "broker"}),
-        (
-            "cannot be mapped with security.protocol: PLAINTEXT",
-            {"security.protocol": "PLAINTEXT", "sasl.enabled.mechanisms": None},
-        ),
-        (
-            "cannot be mapped with ssl.client.auth: requested",
-            {
-                "security.protocol": "SSL",
-                "sasl.enabled.mechanisms": None,
-                "ssl.keystore.location": "a.pem",
-                "ssl.truststore.location": "ca.pem",
-                "ssl.client.auth": "requested",
-            },
-        ),
+        ("cannot be mapped with security.protocol: PLAINTEXT", ANONYMOUS),
+        ("cannot be mapped with ssl.client.auth: requested", PERHAPS_ANONYMOUS),
         ("needs upstream.security.protocol: SASL_SSL", {"upstream": {}}),
         ("must be sqlite: with upstream.identity: mapped", {"store": "broker:state.db"}),
     ],

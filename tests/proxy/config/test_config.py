@@ -249,6 +249,12 @@ def loaded(directory: Path, text: str) -> Config:
     return load(file)
 
 
+def refusal(directory: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        loaded(directory, text)
+    return str(caught.value)
+
+
 def terms(listener: Listener, principal: str, mechanism: str) -> tuple[Enforcement, int]:
     found = listener.enforcement_policy().terms_for(Identity(principal), mechanism)
     return found.enforcement, found.max_reauth_ms
@@ -338,46 +344,32 @@ def test_kafkas_defaults_are_kafkas(directory: Path) -> None:
     assert listener.sasl_oauthbearer_sub_claim_name == "sub"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    MISTAKES,
-)
+@pytest.mark.parametrize(("old", "new", "problem"), MISTAKES)
 def test_a_mistake_is_one_line_with_the_keys_path(
     directory: Path, old: str, new: str, problem: str
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
-        loaded(directory, changed((old, new)))
-    assert str(caught.value) == problem.replace("DIR", str(directory))
+    assert refusal(directory, changed((old, new))) == problem.replace("DIR", str(directory))
 
 
-@pytest.mark.parametrize(
-    ("override", "problem"),
-    OVERRIDE_MISTAKES,
-)
+@pytest.mark.parametrize(("override", "problem"), OVERRIDE_MISTAKES)
 def test_overrides_that_say_nothing_or_too_much(
     directory: Path, override: str, problem: str
 ) -> None:
     text = changed(("authorizer:", f"    reauth.overrides: [{override}]\nauthorizer:"))
-    with pytest.raises(ConfigError) as caught:
-        loaded(directory, text)
-    assert str(caught.value) == f"{LISTENER}.reauth.overrides{problem}"
+    assert refusal(directory, text) == f"{LISTENER}.reauth.overrides{problem}"
 
 
 @pytest.mark.parametrize(("issuers", "problem"), ISSUERS_MISTAKES)
 def test_issuers_that_are_not_told_apart(directory: Path, issuers: str, problem: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        loaded(directory, with_issuers(issuers))
     expected = f"{LISTENER}.sasl.oauthbearer.issuers{problem}".replace("DIR", str(directory))
-    assert str(caught.value).startswith(expected)
+    assert refusal(directory, with_issuers(issuers)).startswith(expected)
 
 
 def test_issuers_are_checked_before_their_mechanism_is_enabled(directory: Path) -> None:
     """A reload compares them by name."""
     text = with_issuers("- {A: kafka, J: file:jwks.json}").replace("OAUTHBEARER", "SCRAM-SHA-256")
-    with pytest.raises(ConfigError) as caught:
-        loaded(directory, text)
     key = f"{LISTENER}.sasl.oauthbearer.issuers[0].sasl.oauthbearer.expected.issuer"
-    assert str(caught.value).startswith(f"{key}: is required")
+    assert refusal(directory, text).startswith(f"{key}: is required")
 
 
 @pytest.mark.parametrize(
@@ -393,10 +385,8 @@ def test_what_each_issuer_has_is_not_given_for_all(
     directory: Path, key: str, value: str, why: str
 ) -> None:
     text = with_issuers(_two("P: ''", "P: 'b:'")) + f"    sasl.oauthbearer.{key}: {value}\n"
-    with pytest.raises(ConfigError) as caught:
-        loaded(directory, text)
     problem = f"has no meaning with sasl.oauthbearer.issuers: {why}"
-    assert str(caught.value) == f"{LISTENER}.sasl.oauthbearer.{key}: {problem}"
+    assert refusal(directory, text) == f"{LISTENER}.sasl.oauthbearer.{key}: {problem}"
 
 
 @pytest.mark.parametrize(
@@ -490,8 +480,8 @@ def test_overrides_and_mechanisms_reach_the_policy(directory: Path) -> None:
 
 def test_a_sidecar_has_one_broker(directory: Path) -> None:
     text = "upstream: {bootstrap.servers: ['a:1', 'b:2']}\nlisteners:\n" + SIDECAR
-    with pytest.raises(ConfigError, match=r"^upstream.bootstrap.servers: must be one broker"):
-        loaded(directory, text)
+    expected = "upstream.bootstrap.servers: must be one broker"
+    assert refusal(directory, text).startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -517,9 +507,7 @@ def test_a_sidecar_has_one_broker(directory: Path) -> None:
 )
 def test_yaml_that_is_not_a_configuration(directory: Path, text: str, problem: str) -> None:
     """Duplicate keys would hide a setting; aliases, tags and nesting are ways to attack."""
-    with pytest.raises(ConfigError) as caught:
-        loaded(directory, text)
-    assert str(caught.value) == problem
+    assert refusal(directory, text) == problem
 
 
 def test_text_that_is_not_utf_8(directory: Path) -> None:
@@ -554,9 +542,7 @@ def test_words_and_numbers_are_those_of_yaml_1_2() -> None:
 )
 def test_a_password_in_a_url_is_refused_and_not_repeated(directory: Path, url: str) -> None:
     """Error lines end in logs."""
-    with pytest.raises(ConfigError) as caught:
-        loaded(directory, changed(("file:jwks.json", f"'{url}'")))
-    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in refusal(directory, changed(("file:jwks.json", f"'{url}'")))
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

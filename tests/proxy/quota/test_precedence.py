@@ -25,6 +25,14 @@ ROWS: list[tuple[int, QuotaEntity, dict[str, str]]] = [
 ]
 
 
+SHARED_BY = {
+    ("u", "c"): {("u", "c")},
+    ("u", ""): {("u", "c"), ("u", "d"), ("u", "")},
+    ("", "c"): {("u", "c"), ("v", "c")},
+}
+"""Clients that share a quota, by the user and the client id in its tags."""
+
+
 @pytest.mark.parametrize(("row", "entity", "tags"), ROWS)
 def test_a_row_applies_when_those_before_it_are_not_set(
     row: int, entity: QuotaEntity, tags: dict[str, str]
@@ -33,6 +41,9 @@ def test_a_row_applies_when_those_before_it_are_not_set(
     quotas = {other: {KEY: float(number)} for number, other, _ in ROWS if number >= row}
     assert tags_of(quotas, STATIC, KEY, "u", "c") == tags
     assert limit_of(quotas, STATIC, KEY, tags) == row
+    clients = [("u", "c"), ("u", "d"), ("v", "c"), ("u", "")]
+    sharing = {one for one in clients if tags_of({entity: {KEY: 1.0}}, {}, KEY, *one) == tags}
+    assert sharing == SHARED_BY[tags["user"], tags["client-id"]]
 
     explained = explain(quotas, STATIC, KEY, "u", "c")
     assert explained.applied is not None
@@ -82,27 +93,6 @@ def test_the_specs_sample_configuration() -> None:
     assert applies("user3", "clientA") == ("", "clientA", 100.0)
     assert applies("user4", "clientA") == ("", "clientA", 100.0)
     assert applies("user3", "clientB") == ("", "clientB", None)
-
-
-@pytest.mark.parametrize(
-    ("entity", "shared_by"),
-    [
-        (QuotaEntity(user="u", client_id="c"), {("u", "c")}),
-        (QuotaEntity(user="u", client_id=DEFAULT), {("u", "c")}),
-        (QuotaEntity(user="u"), {("u", "c"), ("u", "d"), ("u", "")}),
-        (QuotaEntity(user=DEFAULT, client_id="c"), {("u", "c")}),
-        (QuotaEntity(user=DEFAULT, client_id=DEFAULT), {("u", "c")}),
-        (QuotaEntity(user=DEFAULT), {("u", "c"), ("u", "d"), ("u", "")}),
-        (QuotaEntity(client_id="c"), {("u", "c"), ("v", "c")}),
-        (QuotaEntity(client_id=DEFAULT), {("u", "c"), ("v", "c")}),
-    ],
-)
-def test_who_shares_a_quota(entity: QuotaEntity, shared_by: set[tuple[str, str]]) -> None:
-    """Among four clients, those with the tags of user u with client id c."""
-    quotas = {entity: {KEY: 1.0}}
-    clients = [("u", "c"), ("u", "d"), ("v", "c"), ("u", "")]
-    tags = tags_of(quotas, {}, KEY, "u", "c")
-    assert {one for one in clients if tags_of(quotas, {}, KEY, *one) == tags} == shared_by
 
 
 def test_keys_are_looked_up_by_themselves() -> None:

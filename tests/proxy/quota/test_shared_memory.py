@@ -30,14 +30,6 @@ def test_a_word_never_has_more_than_64_bits() -> None:
     assert pack(0, -5) == 0
 
 
-def test_rows_of_two_workers_never_share_a_cache_line() -> None:
-    table = UsageTable(workers=2, config=CONFIG, rows=8)
-    row = table.claim(0, table.digest("k", {}), sample=1)
-    assert row is not None
-    assert table.stride * 8 % 64 == 0
-    assert row % 8 == 0
-
-
 def test_a_worker_finds_what_another_claimed() -> None:
     table = UsageTable(workers=2, config=CONFIG)
     digest = table.digest("producer_byte_rate", {"user": "u", "client-id": ""})
