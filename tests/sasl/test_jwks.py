@@ -15,7 +15,7 @@ from sasl.jwks import (
     KeyCacheSettings,
     KeyMissing,
 )
-from tests.support.sasl import NOW, Key, all_keys, cache_of, document, ec_key, ed_key, rsa_key
+from tests.support.sasl import JSON, NOW, Key, all_keys, cache_of, document, ec_key, ed_key, rsa_key
 
 HOUR = 3600.0
 RSA_JWK = rsa_key().jwk()
@@ -212,11 +212,6 @@ def test_who_asks_while_a_fetch_is_under_way_joins_it() -> None:
     assert not cache.may_fetch_for_unknown_kid(later + 2)
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
-    max_leaves=6,
-)
 MEMBERS = st.sampled_from(["kty", "kid", "use", "key_ops", "n", "e", "crv", "x", "y", "alg", "d"])
 VALUES = JSON | st.sampled_from(["RSA", "EC", "OKP", "P-256", "Ed25519", "sig", "AQAB"])
 

@@ -18,7 +18,7 @@ from sasl.token_cache import (
     read_refusal,
     read_token,
 )
-from tests.support.sasl import NOW, WALL
+from tests.support.sasl import JSON, NOW, WALL
 
 HOUR = 3600.0
 
@@ -225,11 +225,6 @@ def test_the_type_of_a_token_is_bearer_in_any_case_or_not_said(members: dict[str
     assert taken(TokenCache(), document)
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
-    max_leaves=6,
-)
 NAMES = st.sampled_from(["access_token", "token_type", "expires_in", "error", "error_description"])
 
 

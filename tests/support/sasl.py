@@ -11,6 +11,7 @@ from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm, get_default_algorithms
 
 from sasl.credentials import MIN_ITERATIONS, ScramCredential, ScramMechanism, ShapeShares
@@ -44,6 +45,13 @@ ALICE = Identity("User:alice")
 
 SHA_256, SHA_512 = ScramMechanism
 BAD_CREDENTIALS = Failure(reason=FailureReason.BAD_CREDENTIALS)
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+"""Any value of JSON."""
 
 
 class Users:

@@ -93,9 +93,14 @@ class Observed:
         return one
 
 
-def test_an_authentication_has_the_groups_of_the_client() -> None:
+def logged_in(as_whom: Authenticated | None = None) -> Observed:
     seen = Observed()
-    seen.log_in(session(Enforcement.ENFORCE, groups=("Group:analysts",)))
+    seen.log_in(as_whom or session(Enforcement.ENFORCE))
+    return seen
+
+
+def test_an_authentication_has_the_groups_of_the_client() -> None:
+    seen = logged_in(session(Enforcement.ENFORCE, groups=("Group:analysts",)))
     seen.observer.reached_broker(seen.connection)
     assert [read(line).groups for line in seen.lines] == [("Group:analysts",)]
 
@@ -113,12 +118,10 @@ def test_a_misrouted_client() -> None:
 
 
 def test_a_broker_that_closes_a_connection_may_come_back_as_another() -> None:
-    seen = Observed()
-    seen.observer.closed(seen.connection, CloseReason.CLIENT_CLOSED, NOW + 1)
-    assert not seen.doubted
-    seen = Observed()
-    seen.observer.closed(seen.connection, CloseReason.BROKER_CLOSED, NOW + 1)
-    assert seen.doubted == [seen.broker]
+    for reason in (CloseReason.CLIENT_CLOSED, CloseReason.BROKER_CLOSED):
+        seen = Observed()
+        seen.observer.closed(seen.connection, reason, NOW + 1)
+        assert seen.doubted == [seen.broker] * (reason is CloseReason.BROKER_CLOSED)
 
 
 def test_a_failed_login() -> None:
@@ -178,8 +181,7 @@ def test_what_a_client_speaks_wrong_is_logged_with_its_software(reason: str) -> 
 def test_an_expired_session_that_is_used(
     enforcement: Enforcement, kind: str, api_key: int, what: str
 ) -> None:
-    seen = Observed()
-    seen.log_in(session(enforcement))
+    seen = logged_in(session(enforcement))
     for _ in range(2 if enforcement is Enforcement.PROBE else 1):
         seen.observer.expired(seen.connection, session(enforcement), api_key, NOW + 61)
     one = seen.only()  # in `probe` too: one event is shown once
@@ -205,8 +207,7 @@ def test_a_throttle_beyond_the_end_of_a_session_is_recorded(
     throttled_at: int, size: int, event: tuple[int | None, str | None]
 ) -> None:
     """The client could not re-authenticate in time, at Kafka no more than here."""
-    seen = Observed()
-    seen.log_in(session(Enforcement.ENFORCE))
+    seen = logged_in()
     table = UsageTable(1, WindowConfig(), rows=8)
     meter = Meter(table, 0, kind="PRODUCE", tags={"user": "alice"}, limit=1_000.0)
     throttle = Throttle({ClientQuotaType.PRODUCE: meter}, Mode.ENFORCE, lambda _: None)
@@ -229,8 +230,7 @@ def test_a_throttle_beyond_the_end_of_a_session_is_recorded(
     ],
 )
 def test_a_denial(changes: dict[str, Any], kind: str, what: str) -> None:
-    seen = Observed()
-    seen.log_in(session(Enforcement.ENFORCE))
+    seen = logged_in()
     notice = DenialNotice(denial=replace(DENIAL, **changes), count=3)
     seen.observer.denied(seen.connection, notice, NOW + 1)
     one = seen.only()
@@ -238,8 +238,7 @@ def test_a_denial(changes: dict[str, Any], kind: str, what: str) -> None:
 
 
 def test_administration_is_recorded_for_a_bounded_number_of_resources() -> None:
-    seen = Observed()
-    seen.log_in(session(Enforcement.ENFORCE))
+    seen = logged_in()
     result = CreateTopicsResponse.CreatableTopicResult
     topics = (result(name=f"t{number}", error_code=36) for number in range(MAX_OUTCOMES + 3))
     body = encode(CreateTopicsResponse(topics=tuple(topics)), 5)
@@ -257,8 +256,7 @@ def test_administration_is_recorded_for_a_bounded_number_of_resources() -> None:
 @pytest.mark.parametrize("reason", CloseReason)
 def test_an_end_unless_it_is_usual_or_told_otherwise(reason: CloseReason) -> None:
     """Once: the summary row of the same end says nothing new."""
-    seen = Observed()
-    seen.log_in(session(Enforcement.ENFORCE))
+    seen = logged_in()
     seen.observer.closed(seen.connection, reason, NOW + 1)
     assert [one.what for one in seen.noted] == [str(reason)] * (str(reason) in INCIDENT_CLOSES)
 
@@ -282,8 +280,7 @@ def test_what_the_operator_ends_is_logged(reason: CloseReason, text: str) -> Non
 
 
 def test_what_goes_well_is_none() -> None:
-    seen = Observed()
-    seen.log_in(session(Enforcement.ENFORCE))
+    seen = logged_in()
     seen.observer.sweep(seen.connection, NOW + 10_000)
     assert [read(line).kind for line in seen.lines] == ["authenticated", "checkpoint", "summary"]
     assert seen.noted == []

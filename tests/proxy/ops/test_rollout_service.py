@@ -257,6 +257,12 @@ def observed(enforcement: Enforcement = Enforcement.PROBE) -> tuple[Playbook, Ro
     return play, pending
 
 
+def logged_in(enforcement: Enforcement = Enforcement.PROBE) -> tuple[Playbook, Rollout]:
+    play, pending = observed(enforcement)
+    log_in(play)
+    return play, pending
+
+
 def evidence_of(pending: Rollout) -> Evidence:
     ((kind, evidence),) = pending.records["User:alice"].clients.items()
     assert kind == ClientKind("app", None, None)
@@ -269,8 +275,7 @@ def ms(at: float) -> int:
 
 @pytest.mark.parametrize("used_late", [False, True])
 def test_a_re_authentication_is_evidence_if_it_is_in_time(used_late: bool) -> None:
-    play, pending = observed()
-    log_in(play)
+    play, pending = logged_in()
     assert not pending.records  # its software may still become known
     play.expire()
     if used_late:
@@ -285,8 +290,7 @@ def test_a_re_authentication_is_evidence_if_it_is_in_time(used_late: bool) -> No
 def test_a_session_that_is_used_past_its_end_is_a_failure_and_may_be_a_kill(
     enforcement: Enforcement,
 ) -> None:
-    play, pending = observed(enforcement)
-    log_in(play)
+    play, pending = logged_in(enforcement)
     play.expire()
     play.client(metadata(3))
     killed = enforcement is Enforcement.ENFORCE
@@ -298,16 +302,14 @@ def test_other_failures_and_the_longest_use_are_evidence() -> None:
     play, pending = observed()
     log_in(play, version=0)
     assert "cannot re-authenticate" in evidence_of(pending).failed[1]
-    play, pending = observed()
-    log_in(play)
+    play, pending = logged_in()
     play.now += 30
     play.client(handshake(3, OAUTHBEARER), authenticate(4, bearer(sub="bob")))
     assert evidence_of(pending).failed == (
         ms(play.now),
         "re-authentication failed: principal_changed",
     )
-    play, pending = observed()
-    log_in(play)
+    play, pending = logged_in()
     play.now += 30
     play.client(metadata(3))
     play.call(finishing(CloseReason.CLIENT_CLOSED))

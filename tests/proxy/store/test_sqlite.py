@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.store import CachedCredentials, Store, StoreError, open_store
 from proxy.store.sqlite.migrations import STEPS
 from sasl.credentials import ScramCredential, ScramMechanism
+from tests.support.acls import acl
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.store import PATIENT_WRITER
 
@@ -52,15 +54,35 @@ def test_a_missing_deletion_keeps_nothing_else_from_being_done(store: Store) -> 
     assert store.credential_snapshot().credentials.keys() == {("carol", SHA_256)}
 
 
-def test_a_write_that_fails_leaves_nothing_behind(store: Store) -> None:
-    """The second name cannot be stored (a lone surrogate), so the first must not be either."""
-    before = store.version()
-    with pytest.raises(StoreError):
-        store.alter_credentials(
+WEAK_VERIFIER = "scram_credentials VALUES ('eve', 'SCRAM-SHA-256', x'01', x'02', x'03', 1)"
+PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
+BAD_QUOTAS = {QuotaEntity(user="u"): {PRODUCER: 5.0, CONSUMER: float("nan")}}  # SQLite's NULL
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda store: store.alter_credentials(
             upsert={("good", SHA_256): credential(), ("bad\ud800", SHA_256): credential()}
-        )
-    assert store.credential_snapshot().credentials == {}
-    assert store.version() == before
+        ),
+        lambda store: store.create_acls([acl("good"), acl("bad\ud800")]),
+        lambda store: store.alter_quotas(BAD_QUOTAS),
+    ],
+    ids=["credentials", "ACLs", "quotas"],
+)
+def test_a_write_that_fails_leaves_nothing_behind(
+    store: Store, change: Callable[[Store], object]
+) -> None:
+    """The second item cannot be stored, so the first must not be either."""
+
+    def state() -> object:
+        acls, quotas = store.acl_snapshot(), store.quota_snapshot()
+        return store.version(), store.credential_snapshot(), acls.version, [*acls.acls], quotas
+
+    before = state()
+    with pytest.raises(StoreError):
+        change(store)
+    assert state() == before
 
 
 def test_the_version_grows_with_changes_only(store: Store) -> None:
@@ -214,14 +236,29 @@ def test_a_store_that_cannot_be_used_is_one_sentence(
     assert path not in [one.resolve() for one in Path("/proc/self/fd").iterdir()], "is left open"
 
 
-def test_a_bad_row_is_one_sentence(store: Store, path: Path) -> None:
-    """Somebody wrote into the database by hand: no weak verifier is let in."""
+@pytest.mark.parametrize(
+    ("row", "read", "problem"),
+    [
+        (WEAK_VERIFIER, Store.credential_snapshot, "iterations"),
+        (
+            "acls VALUES (2, 3, 'x', 'User:a', '*', 99, 2)",
+            Store.acl_snapshot,
+            "the code 99 in an ACL",
+        ),
+        ("quotas VALUES ('users', 'producer_byte_rate', 1.0)", Store.quota_snapshot, ""),
+        ("quotas VALUES ('users/a', 'bytes', 1.0)", Store.quota_snapshot, ""),
+        ("quotas VALUES ('users/a/b/c', 'x', 1.0)", Store.quota_snapshot, ""),
+    ],
+)
+def test_a_bad_row_is_one_sentence(
+    store: Store, path: Path, row: str, read: Callable[[Store], object], problem: str
+) -> None:
+    """Somebody wrote by hand: nothing is taken, rather than all but a denial."""
+    store.create_acls([acl("a")])
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute(
-            "INSERT INTO scram_credentials VALUES ('eve', 'SCRAM-SHA-256', x'01', x'02', x'03', 1)"
-        )
-    with pytest.raises(StoreError, match="has an invalid value: iterations"):
-        store.credential_snapshot()
+        connection.execute(f"INSERT INTO {row}")
+    with pytest.raises(StoreError, match=f"has an invalid value: .*{problem}"):
+        read(store)
 
 
 def test_names_are_told_apart_exactly(store: Store) -> None:
