@@ -1,29 +1,21 @@
 """Creation of the topic of the events: errors that need no broker."""
 
 import pytest
-from typer.testing import CliRunner
 
-from proxy.cli import app
 from proxy.delivery.topic_admin import TopicError, create_topic
+from tests.support.proxy_process import refusal
 
 
 @pytest.mark.parametrize(
-    "options",
+    "option",
     [
-        ["--partitions", "0"],
-        ["--partitions", "200000"],
-        ["--replication-factor", "-2"],
-        ["--replication-factor", "0"],
-        ["--replication-factor", "20000"],
+        *("--partitions 0", "--partitions 200000", "--replication-factor -2"),
+        *("--replication-factor 0", "--replication-factor 20000"),
     ],
-    ids=" ".join,
 )
-def test_impossible_numbers_are_usage_errors(options: list[str]) -> None:
-    arguments = ["events", "topic", "create", "t", "--bootstrap-server", "127.0.0.1:1"]
-    result = CliRunner().invoke(app, [*arguments, *options])
-    assert result.exit_code == 2
-    assert options[0] in result.stderr
-    assert "Traceback" not in result.stderr
+def test_impossible_numbers_are_usage_errors(option: str) -> None:
+    words = ("events", "topic", "create", "t", "--bootstrap-server", "127.0.0.1:1")
+    assert option.split()[0] in refusal(*words, *option.split())
 
 
 @pytest.mark.parametrize(("partitions", "replicas"), [(200_000, -1), (1, -2), (2**40, 1)])

@@ -113,52 +113,50 @@ async def test_a_change_meanwhile_is_not_undone(mirror: SqliteMirror) -> None:
         assert shown(mirror)[0] == [acl("old")]
 
 
-async def test_the_followers_of_two_proxies_keep_one_mirror(mirror: SqliteMirror) -> None:
+async def test_the_followers_of_two_proxies_keep_one_mirror(
+    mirror: SqliteMirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As during a take-over, when the answer to the earlier query may be written last."""
     peer = broker(acl("a"))
+    with closing(SqliteMirror(mirror._path)) as late:
+        take_over = late.take_over
 
-    class Late(SqliteMirror):
-        def take_over(self, **answer: Any) -> Versions | None:
-            meanwhile()
-            return super().take_over(**answer)
+        def overtaken(**answer: Any) -> Versions | None:
+            mirror.take_over(asked_at=30.0, new_acls=[acl("b")], new_quotas={})
+            return take_over(**answer)
 
-    def meanwhile() -> None:
-        mirror.take_over(asked_at=30.0, new_acls=[acl("b")], new_quotas={})
-
-    with closing(Late(mirror._path)) as late:
         async with followed(peer, late) as old:
-            await old.query(20.0)
+            with monkeypatch.context() as patched:
+                patched.setattr(late, "take_over", overtaken)
+                await old.query(20.0)
             assert shown(mirror)[0] == [acl("b")]
             new = following(mirror, peer.address)
             await new.query(40.0)
             await new._admin.close()
             assert shown(mirror)[0] == [acl("a")]
             peer.acl_store.acls = {acl("c")}
-            old._mirror = mirror
             await old.query(50.0)
             assert shown(mirror)[0] == [acl("c")]
 
 
 async def test_a_change_just_after_an_answer_was_shown_is_looked_at_anew(
-    mirror: SqliteMirror,
+    mirror: SqliteMirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker wrote it before the follower looked at the versions, and the brokers undo it."""
+    async with followed(broker(acl("a")), mirror) as follower:
+        take_over = mirror.take_over
 
-    class Interrupted(SqliteMirror):
-        def take_over(self, **answer: Any) -> Versions | None:
-            versions = super().take_over(**answer)
+        def interrupted(**answer: Any) -> Versions | None:
+            versions = take_over(**answer)
             mirror.create_acls([acl("x")])
             return versions
 
-    peer = broker(acl("a"))
-    interrupted = Interrupted(mirror._path)
-    async with followed(peer, interrupted) as follower:
-        await follower.query(10.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(mirror, "take_over", interrupted)
+            await follower.query(10.0)
         assert shown(mirror)[0] == [acl("a"), acl("x")]
-        follower._mirror = mirror
         await follower.query(20.0)
         assert shown(mirror)[0] == [acl("a")]
-    interrupted.close()
 
 
 async def test_without_an_authorizer_nobody_asks_for_acls(mirror: SqliteMirror) -> None:
