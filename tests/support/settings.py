@@ -7,6 +7,12 @@ from typing import Any, Final
 from proxy.config import Config, from_mapping
 
 SCRAM: Final[dict[str, Any]] = {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
+TOKENS: Final[dict[str, Any]] = {
+    "sasl.enabled.mechanisms": ["OAUTHBEARER"],
+    "sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json",
+    "sasl.oauthbearer.expected.audience": "kafka",
+    "sasl.oauthbearer.expected.issuer": "https://issuer.test",
+}
 PLAINTEXT: Final[dict[str, Any]] = {"security.protocol": "PLAINTEXT"}
 
 

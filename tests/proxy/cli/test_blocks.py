@@ -5,25 +5,20 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from proxy.cli import app
 from proxy.cli.common import operator
 from proxy.connection.blocks import MAX_ENTRIES
+from tests.support import proxy_process
 from tests.support.blocks import document
-
-CONFIG = """
-upstream: {bootstrap.servers: 127.0.0.1:9092}
-listeners:
-- {name: c, address: 127.0.0.1:9094, routing: sidecar, security.protocol: PLAINTEXT}
-"""
+from tests.support.settings import PLAINTEXT, SCRAM, mapping
 
 
 def run(directory: Path, *arguments: str) -> Result:
     config = directory / "proxy.yaml"
     if not config.exists():
-        config.write_text(CONFIG)
-    return CliRunner().invoke(app, [*arguments, "--config", str(config)])
+        config.write_text(json.dumps(mapping(PLAINTEXT)))
+    return proxy_process.run(*arguments, "--config", config)
 
 
 def test_an_entry_is_added_listed_and_removed(tmp_path: Path) -> None:
@@ -41,8 +36,8 @@ def test_an_entry_is_added_listed_and_removed(tmp_path: Path) -> None:
     assert entry == {
         "id": "1", "principal": "User:alice", "reason": "lost", "margin_s": 30.0,
     }  # fmt: skip
-    with (tmp_path / "proxy.yaml").open("a") as config:
-        config.write(f"block: {{file: {path.name}}}\n")
+    settings = mapping(PLAINTEXT, block={"file": path.name})
+    (tmp_path / "proxy.yaml").write_text(json.dumps(settings))
     second = run(tmp_path, "block", "--group", "a")
     assert f"id 2; every proxy that reads {path} applies it" in second.output
     assert "issued before 2" in run(tmp_path, "blocks").output
@@ -94,13 +89,11 @@ def test_an_entry_that_ended_more_than_a_day_ago_is_removed(tmp_path: Path) -> N
 
 
 def test_removing_a_user_or_killing_sessions_may_revoke_everywhere(tmp_path: Path) -> None:
-    scram = "sasl.enabled.mechanisms: [SCRAM-SHA-256]"
-    rules = f'{scram}, sasl.scram.principal.mapping.rules: "RULE:^(.*)$/$1@x/"'
-    listener = "- {name: %s, address: '127.0.0.1:%d', routing: sidecar, %s}\n"
-    listeners = listener % ("a", 9094, scram) + listener % ("b", 9095, rules)
-    (tmp_path / "proxy.yaml").write_text(
-        f"upstream: {{bootstrap.servers: b:9}}\nlisteners:\n{listeners}"
-    )
+    rules = {"sasl.scram.principal.mapping.rules": "RULE:^(.*)$/$1@x/"}
+    other = {**SCRAM, "name": "other", "address": "127.0.0.1:9095", **rules}
+    settings = mapping()
+    settings["listeners"] += mapping(other)["listeners"]
+    (tmp_path / "proxy.yaml").write_text(json.dumps(settings))
     password = tmp_path / "password"
     password.write_text("secret")
     add = ["--mechanism", "SCRAM-SHA-256", "--password-file", str(password)]

@@ -14,12 +14,8 @@ from tests.support.broker_store import ALICE, LIE, NAME, PASSWORD, PRODUCER, bro
 from tests.support.fake_broker import in_a_thread
 from tests.support.processes import free_ports
 from tests.support.proxy_process import rows, run
+from tests.support.settings import SCRAM, mapping
 
-LISTENER = {
-    "name": "clients",
-    "address": "127.0.0.1:9094",
-    "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-}
 COMMANDS = [
     ["acls", "list"],
     ["acls", "add", "--topic", "t", "--allow-principal", "User:alice", "--operation", "Read"],
@@ -43,12 +39,8 @@ def assert_one_line(result: Result, status: int) -> str:
 
 def config(directory: Path, upstream: dict[str, Any], **listener: Any) -> Path:
     file = directory / "proxy.yaml"
-    settings = {
-        "upstream": upstream,
-        "listeners": [LISTENER | ({"routing": "sidecar"} | listener)],
-        "store": {"url": "broker:state.db"},
-    }
-    file.write_text(yaml.safe_dump(settings))
+    settings = mapping(SCRAM | listener, store={"url": "broker:state.db"})
+    file.write_text(yaml.safe_dump(settings | {"upstream": upstream}))
     return file
 
 

@@ -17,6 +17,7 @@ from tests.support.certificates import Authority
 from tests.support.fake_broker import FakeBroker, WantsLogin, in_a_thread
 from tests.support.proxy_process import refusal, run
 from tests.support.sasl import all_keys, document
+from tests.support.settings import TOKENS
 from tests.support.tls import server_context
 
 MISTAKES = """\
@@ -238,13 +239,7 @@ def test_a_trial_connects(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         settings = parse(first_file(Routing.SIDECAR).encode())
         settings["upstream"]["bootstrap.servers"] = "127.0.0.1:1"
-        settings["listeners"][0] |= {
-            "address": f"127.0.0.1:{port}",
-            "sasl.enabled.mechanisms": ["OAUTHBEARER"],
-            "sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json",
-            "sasl.oauthbearer.expected.audience": "kafka",
-            "sasl.oauthbearer.expected.issuer": "issuer",
-        }
+        settings["listeners"][0] |= {"address": f"127.0.0.1:{port}", **TOKENS}
         settings["http"]["address"] = "127.0.0.1:0"
         file = tmp_path / "proxy.yaml"
         file.write_text(yaml.safe_dump(settings))

@@ -14,6 +14,7 @@ from tests.support.metrics import to_json_line
 from tests.support.proxy_process import refusal, rows, run
 from tests.support.readiness import login, use
 from tests.support.sasl import document, ed_key
+from tests.support.settings import TOKENS
 
 
 @pytest.fixture
@@ -85,10 +86,7 @@ def with_tokens(config: Path) -> Path:
     settings = yaml.safe_load(config.read_text())
     (config.parent / "jwks.json").write_bytes(document(ed_key().jwk()))
     settings["listeners"][0] |= {
-        "sasl.enabled.mechanisms": ["OAUTHBEARER"],
-        "sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json",
-        "sasl.oauthbearer.expected.audience": "kafka",
-        "sasl.oauthbearer.expected.issuer": "https://issuer.test",
+        **TOKENS,
         "sasl.oauthbearer.groups.claim.name": "realm.roles",
         "sasl.oauthbearer.principal.mapping.rules": "RULE:^(.*)-[0-9]+$/$1/",
     }

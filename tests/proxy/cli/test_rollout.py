@@ -6,21 +6,24 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from proxy.cli import app
 from proxy.rollout import ClientKind, Evidence, Record, Rollout, Rules
 from proxy.store import open_store
-from tests.support.proxy_process import SIDECAR
+from tests.support import proxy_process
+from tests.support.settings import mapping
 
 DAY = 86_400_000
+
+
+def run(config: Path, *arguments: str) -> Result:
+    return proxy_process.run("rollout", *arguments, "--config", config)
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     file = tmp_path / "proxy.yaml"
-    text = "upstream: {bootstrap.servers: 'b:1'}\nauto: {lifetimes.ms: [3600000, 900000]}\n"
-    file.write_text(f"{text}listeners:\n{SIDECAR}")
+    file.write_text(json.dumps(mapping(auto={"lifetimes.ms": [3_600_000, 900_000]})))
     now = round(time.time() * 1000)
     state = Rollout(Rules())
     kind = ClientKind("app-*", "librdkafka", "2.3")
@@ -31,10 +34,6 @@ def config(tmp_path: Path) -> Path:
         store.begin()
         store.change_rollout(0, lambda _rows: dict(state.rows(state.records)))
     return file
-
-
-def run(config: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["rollout", *arguments, "--config", str(config)])
 
 
 def stages(config: Path) -> dict[str, str]:

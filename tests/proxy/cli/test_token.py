@@ -12,18 +12,14 @@ from proxy.config.document import parse
 from proxy.config.first_file import first_file
 from tests.support.proxy_process import refusal, run
 from tests.support.sasl import claims, document, rsa_key, token
+from tests.support.settings import TOKENS
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     (tmp_path / "jwks.json").write_bytes(document(rsa_key().jwk()))
     settings = parse(first_file(Routing.SIDECAR).encode())
-    settings["listeners"][0] |= {
-        "sasl.enabled.mechanisms": ["OAUTHBEARER"],
-        "sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json",
-        "sasl.oauthbearer.expected.audience": "kafka",
-        "sasl.oauthbearer.expected.issuer": "https://issuer.test",
-    }
+    settings["listeners"][0] |= TOKENS
     file = tmp_path / "proxy.yaml"
     file.write_text(yaml.safe_dump(settings))
     return file

@@ -14,7 +14,7 @@ from proxy.store import open_store
 from proxy.store.users_file import Users
 from sasl.credentials import ScramCredential
 from tests.support import proxy_process
-from tests.support.proxy_process import SIDECAR
+from tests.support.settings import mapping
 from tests.support.store import SHA_256, content, of, put
 
 ADD = ("--mechanism", "SCRAM-SHA-256", "--password-file", "-")
@@ -34,9 +34,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def _config(path: Path, url: str, **store: str) -> Path:
-    settings = json.dumps({"url": url} | store)
-    text = f"upstream: {{bootstrap.servers: 'b:1'}}\nstore: {settings}\nlisteners:\n{SIDECAR}"
-    path.write_text(text)
+    path.write_text(json.dumps(mapping(store={"url": url} | store)))
     return path
 
 
@@ -171,4 +169,4 @@ def test_config_check_reads_it(found: str | None, why: str, file: Path, tmp_path
     config = _config(tmp_path / "proxy.yaml", "sqlite:state.db", **{"users.file": "users.json"})
     done = run("config", "check", config)
     assert done.exit_code == 2
-    assert done.stderr == f"reauth-proxy: {config}:2: store.users.file: {tmp_path}/{why}\n"
+    assert done.stderr == f"reauth-proxy: {config}:1: store.users.file: {tmp_path}/{why}\n"
