@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 from proxy.cli import app
 from proxy.cli.listing import Output, print_list
 from proxy.cli.sessions import Sort
-from proxy.ops.status.session_facts import SessionFacts
 from proxy.store import Store, open_store
 from tests.support.acls import acl
 from tests.support.proxy_process import rows, run, run_acls
+from tests.support.status import session
 
 LONG = "a-very-long-name-of-a-topic-that-no-terminal-of-eighty-columns-can-hold-beside-all-the-rest"
 
@@ -93,33 +93,14 @@ def test_a_table_stays_whole_on_a_terminal(acls: Path) -> None:
     assert any(LONG in line for line in wide), "lines may be longer than the terminal"
 
 
-def facts(principal: str, **more: object) -> SessionFacts:
-    known = dict.fromkeys(SessionFacts._fields) | {
-        "connection_id": f"00c0ffee00c0ffee-{principal[-1]}",
-        "worker": 0,
-        "listener": "clients",
-        "client_host": "192.168.100.100",
-        "state": "authenticated",
-        "connected_s": 4_000.0,
-        "principal": principal,
-        "client_id": "a-client-id-of-some-length",
-        "client_software_name": "apache-kafka-java",
-        "client_software_version": "4.4.0",
-        "reauthentications": 3,
-        "requests": 1_234_567,
-        "request_bytes": 1,
-        "response_bytes": 2,
-        "lifetime_left_s": 59.0,
-    }
-    return SessionFacts(**known | more)  # type: ignore[arg-type]
-
-
 SESSIONS = """
 import sys
 from proxy.cli import sessions
 from proxy.cli.listing import Output
-from tests.proxy.cli.test_terminal import facts
-sessions.print_sessions([facts("User:alice"), facts("User:bob")], Output(sys.argv[1]))
+from tests.support.status import session
+client = {"client_id": "a-client-id-of-some-length", "client_software_name": "apache-kafka-java"}
+found = [session(principal=f"User:{name}", **client) for name in ("alice", "bob")]
+sessions.print_sessions(found, Output(sys.argv[1]))
 """
 
 
@@ -133,9 +114,9 @@ def test_a_narrow_terminal_keeps_the_columns_that_identify_a_session() -> None:
     ):
         head, alice, _ = on_terminal("table", columns=width, program=("-c", SESSIONS))
         assert head.split() == found
-        assert "a-client-id-of-some-length  00c0ffee00c0ffee-e" in alice
+        assert "a-client-id-of-some-length  00c0ffee00c0ffee-1" in alice
         assert len(head) <= width
-    assert "192.168.100.100" in piped("wide", program=("-c", SESSIONS)).stdout
+    assert "10.0.0.7" in piped("wide", program=("-c", SESSIONS)).stdout
 
 
 @pytest.mark.parametrize(
@@ -144,9 +125,9 @@ def test_a_narrow_terminal_keeps_the_columns_that_identify_a_session() -> None:
 )
 def test_orders_of_sessions(order: str, first: str) -> None:
     found = [
-        facts("c", requests=2_000_000),
-        facts("b", connected_s=5_000.0, response_bytes=9, lifetime_left_s=None),
-        facts("a", lifetime_left_s=-1.0),
+        session(principal="c", requests=2_000),
+        session(principal="b", connected_s=6e3, response_bytes=40_000_000, lifetime_left_s=None),
+        session(principal="a", lifetime_left_s=-1.0),
     ]
     assert sorted(found, key=Sort(order).key)[0].principal == first
 

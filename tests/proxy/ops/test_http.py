@@ -132,18 +132,21 @@ async def test_sessions_as_json(query: str, found: int) -> None:
         assert body["listeners"][0]["connections"] == 6, "listeners are never chosen from"
 
 
-@pytest.mark.parametrize("path", ["/?who=x", "/?principal=a&principal=b", "/?limit=3"])
+LIMITS = ("0", "1001", "-1", "x", "1e3", "\N{SUPERSCRIPT TWO}", "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/?who=x", "/?principal=a&principal=b", "/?limit=3"),
+        *(f"/sessions.json?limit={limit}" for limit in LIMITS),
+    ],
+)
 async def test_a_query_that_is_not_understood_is_refused(path: str) -> None:
     """A misspelt key would show everybody."""
     async with client_of() as client:
         answer = await client.get(path)
         assert (answer.status, answer.content_type) == (400, "text/plain")
-
-
-@pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "1e3", "\N{SUPERSCRIPT TWO}", ""])
-async def test_a_limit_is_a_number_within_bounds(limit: str) -> None:
-    async with client_of() as client:
-        assert (await client.get("/sessions.json", params={"limit": limit})).status == 400
 
 
 async def test_a_worker_that_does_not_tell_of_its_sessions_is_not_ready() -> None:

@@ -201,11 +201,29 @@ def test_clients_may_come_and_go_between_slices() -> None:
     assert next(with_throttle_time, None) is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("kill", "name the sessions to kill"),
+        ("drain", "name the sessions to drain"),
+        ("dance", "unknown request: dance"),
+    ],
+)
+def test_ending_everybody_needs_to_be_meant(kind: str, problem: str) -> None:
+    with pytest.raises(ProxyError, match=problem):
+        slices(crowd(1), kind)
+
+
 def test_those_that_are_meant_are_killed_and_told() -> None:
+    """Also one that renews its session."""
     listener = crowd(2 * KILL_SLICE + 1)
     alices = list(listener.clients)[:3]
     for play in alices:
         logged_in(play)
+    renewed = alices[0]
+    renewed.now += 60
+    renewed.client(handshake(4, OAUTHBEARER))
+    for play in alices:
         play.take()
     killed = slices(listener, "kill", principal="User:alice")
     assert len(killed) == 3, "in slices"
@@ -215,20 +233,6 @@ def test_those_that_are_meant_are_killed_and_told() -> None:
         assert play.connection.closed is (play in alices)
     assert [play.take() for play in alices] == [["closed killed", "close"]] * 3
     assert slices(listener, "kill", principal="User:alice") == [[], [], []]
-
-
-def test_whoever_renews_is_killed_too() -> None:
-    listener = crowd(1)
-    (play,) = listener.clients
-    renewing(play)
-    assert len(slices(listener, "kill", principal="User:alice")[0]) == 1
-    assert play.connection.closed
-
-
-@pytest.mark.parametrize("kind", ["kill", "drain"])
-def test_ending_everybody_needs_to_be_meant(kind: str) -> None:
-    with pytest.raises(ProxyError, match=f"name the sessions to {kind}"):
-        slices(crowd(1), kind)
 
 
 def test_a_drained_session_ends_when_its_request_is_answered() -> None:
@@ -251,11 +255,6 @@ def test_the_rest_of_the_facts() -> None:
     assert status.reasons == ["draining"]
     (facts,) = status.listeners
     assert (facts["name"], facts["enforcement"], facts["connections"]) == ("clients", "enforce", 2)
-
-
-def test_another_question_is_refused() -> None:
-    with pytest.raises(ProxyError, match="unknown request: dance"):
-        slices(crowd(1), "dance")
 
 
 def test_a_scrape_counts_slice_by_slice() -> None:
