@@ -3,7 +3,12 @@
 import pytest
 
 from proxy.quota import guarded_callback
-from proxy.quota.callback import ClientQuotaType, Cluster, DefaultQuotaCallback
+from proxy.quota.callback import (
+    ClientQuotaType,
+    Cluster,
+    DefaultQuotaCallback,
+    QuotaCallback,
+)
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.quota.precedence import Tags
 from proxy.quota.shared_memory import UsageTable, WindowConfig
@@ -25,9 +30,9 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded_callback, "MAX_WAIT_SECONDS", PATIENCE_SECONDS)
 
 
-def office(workers: int = 1, mode: Mode = Mode.ENFORCE) -> list[WorkerQuotas]:
-    table = UsageTable(workers, WindowConfig(), rows=64)
-    return [WorkerQuotas(table, worker, mode=mode, static={}) for worker in range(workers)]
+def office(workers: int = 1, custom: QuotaCallback | None = None) -> list[WorkerQuotas]:
+    table, more = UsageTable(workers, WindowConfig(), rows=64), {"custom": custom}
+    return [WorkerQuotas(table, n, mode=Mode.ENFORCE, static={}, **more) for n in range(workers)]
 
 
 def test_without_quotas_there_is_nothing_to_measure() -> None:
@@ -92,9 +97,8 @@ def test_each_address_has_a_rate_of_its_own() -> None:
 
 
 def test_a_callback_of_ones_own_is_asked_and_told() -> None:
-    table = UsageTable(1, WindowConfig(), rows=64)
     custom = PartitionShare()
-    quotas = WorkerQuotas(table, 0, mode=Mode.ENFORCE, static={}, custom=custom)
+    (quotas,) = office(custom=custom)
     quotas.apply({USER: {BYTES: 1_000.0}})
     quotas.update_cluster_metadata(Cluster(leaders={"t": [1, 2, 2, 2]}, behind=frozenset({1})))
     quotas.tick()
@@ -137,8 +141,7 @@ def test_a_callback_that_makes_up_tags_makes_no_more_metrics_than_there_may_be()
         def quota_limit(self, _type: ClientQuotaType, _tags: Tags) -> float:
             return 5.0
 
-    table = UsageTable(1, WindowConfig(), rows=64)
-    quotas = WorkerQuotas(table, 0, mode=Mode.ENFORCE, static={}, custom=OneEach())
+    (quotas,) = office(custom=OneEach())
     for number in range(MAX_COUNTS):
         quotas.meters("User:u", f"c-{number}")
     assert len(quotas.counts) <= MAX_COUNTS + len(METERED)
@@ -164,10 +167,9 @@ def test_mutations_have_a_bucket_which_all_workers_share() -> None:
 
 
 def test_mutations_of_a_callbacks_quota() -> None:
-    table = UsageTable(1, WindowConfig(), rows=64)
     groups = QuotaGroups()
     groups.configure({"groups": {"web": ["a", "b"]}})
-    quotas = WorkerQuotas(table, 0, mode=Mode.ENFORCE, static={}, custom=groups)
+    (quotas,) = office(custom=groups)
     quotas.apply({QuotaEntity(user="web"): {MUTATIONS: 1.0}})
     one, other = quotas.bucket("User:a", "c"), quotas.bucket("User:b", None)
     assert one is not None

@@ -221,23 +221,22 @@ async def test_no_answer_makes_the_mirror_unreadable(mirror: SqliteMirror, answe
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("operation", "fields"),
     [
-        acls_answer(99, permission=2),
-        acls_answer(3, permission=9),
-        acls_answer(3, principal="x", permission=2),
-        acls_answer(3, pattern_type=9, permission=2),
+        (99, {"permission": 2}),
+        (3, {"permission": 9}),
+        (3, {"principal": "x", "permission": 2}),
+        (3, {"pattern_type": 9, "permission": 2}),
     ],
-    ids=["an operation", "a permission", "a principal without a type", "a pattern"],
 )
 async def test_an_acl_that_may_deny_and_is_unknown_fails_the_query(
-    mirror: SqliteMirror, answer: Body
+    mirror: SqliteMirror, operation: int, fields: dict[str, Any]
 ) -> None:
     """The copy stays as it was: without a denial it would allow too much."""
     peer = broker(acl("a"))
     async with followed(peer, mirror) as follower:
         await follower.query(10.0)
-        peer.handlers[DESCRIBE_ACLS] = answer
+        peer.handlers[DESCRIBE_ACLS] = acls_answer(operation, **fields)
         with pytest.raises(StoreError, match="may deny is unknown to this version"):
             await follower.query(11.0)
     assert shown(mirror) == ([acl("a")], {})

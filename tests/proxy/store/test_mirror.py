@@ -143,11 +143,10 @@ def test_a_copy_that_nobody_confirmed_does_not_become_ones_own(
     """It may be of long ago, or empty: then everything may be allowed."""
     take_over(mirror, 50.0, acl(), quotas=LIMITED)
     mirror.begin()
-    own = open_store(f"sqlite:{path}")
-    with pytest.raises(StoreError, match="was not updated since the last start"):
-        own.begin()
-    assert own.mirror() == Mirror()
-    own.close()
+    with closing(open_store(f"sqlite:{path}")) as own:
+        with pytest.raises(StoreError, match="was not updated since the last start"):
+            own.begin()
+        assert own.mirror() == Mirror()
 
 
 # --- what is shown

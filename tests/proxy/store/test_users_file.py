@@ -15,6 +15,7 @@ from sasl.credentials import ScramMechanism
 from tests.support.store import SECRET, SHA_256, content, of, put, verifier
 
 SHA_512 = ScramMechanism.SCRAM_SHA_512
+ANOTHERS_KEYS = {"SCRAM-SHA-512": of(SHA_256)["SCRAM-SHA-256"]}
 
 
 @pytest.fixture
@@ -50,18 +51,15 @@ def test_a_new_file_has_a_secret_of_its_own() -> None:
     ("found", "why"),
     [
         ("", "must be a JSON object"),
-        ("alice:secret", "must be a JSON object"),
         ("[]", "must be a JSON object"),
         (json.dumps(content(alice=of(SHA_256)))[:-2], "must be a JSON object"),
         (f'{{"secret": "{SECRET}", "users": {{"a": {{}}, "a": {{}}}}}}', "must be a JSON object"),
         ("[" * 100_000, "must be a JSON object"),
-        ({}, "must have secret and users"),
         ({"users": {}}, "must have secret and users"),
         ({"secret": SECRET}, "must have secret and users"),
         (content() | {"acls": []}, "must have secret and users, and nothing else"),
         (content() | {"secret": None}, "secret: must be 32 bytes in base64"),
         (content() | {"secret": "c2hvcnQ="}, "secret: must be 32 bytes in base64"),
-        (content() | {"secret": "*" * 44}, "secret: must be 32 bytes in base64"),
         (content() | {"secret": "ä" * 44}, "secret: must be 32 bytes in base64"),
         (content() | {"users": []}, "users: must be an object"),
         (content(**{"": of(SHA_256)}), "users: '': the name must not be empty"),
@@ -69,10 +67,7 @@ def test_a_new_file_has_a_secret_of_its_own() -> None:
         (content(alice={"PLAIN": "secret"}), "users: 'alice': must be an object with"),
         (content(alice={"SCRAM-SHA-256": "secret"}), "'alice': SCRAM-SHA-256: must be salt="),
         (content(alice={"SCRAM-SHA-256": 7}), "'alice': SCRAM-SHA-256: must be salt="),
-        (
-            content(alice={"SCRAM-SHA-512": of(SHA_256)["SCRAM-SHA-256"]}),
-            "'alice': SCRAM-SHA-512: the keys of SCRAM-SHA-512 have 64 bytes",
-        ),
+        (content(alice=ANOTHERS_KEYS), "'alice': SCRAM-SHA-512: the keys of SCRAM-SHA-512 have 64"),
         (content(**{"a\x1b[31m": "x"}), re.escape("users: 'a\\x1b[31m': must be")),
         (f'{{"secret": "{SECRET}", "users": {{"\\ud800": {{}}}}}}', "is not UTF-8 text"),
     ],
@@ -86,18 +81,15 @@ def test_a_file_that_is_none_is_refused(path: Path, found: object, why: str) -> 
     assert "secret" not in str(refused.value).replace("secret:", "").replace("secret and", "")
 
 
-def test_a_file_that_is_too_long_is_not_read(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(MAX_BYTES + 1)
-    with pytest.raises(StoreError, match="is larger than"):
-        UsersFile(path).version()
-
-
-def test_a_file_that_is_not_there_is_told(path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_told(path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be read: No such file"):
         UsersFile(path).version()
     with pytest.raises(StoreError, match="cannot be read: Is a directory"):
         UsersFile(path.parent).version()
+    with path.open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(StoreError, match="is larger than"):
+        UsersFile(path).version()
 
 
 def test_what_is_taken_up_is_told(path: Path, caplog: pytest.LogCaptureFixture) -> None:
