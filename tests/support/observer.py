@@ -8,7 +8,8 @@ from metrics.tally import Tally
 from proxy.acl.authorizer import Denial
 from proxy.acl.model import Operation, ResourceType
 from proxy.ops.observer import SessionObserver
-from sasl.states import Enforcement
+from sasl.identity import Identity
+from sasl.states import Authenticated, Enforcement
 from tests.support.sasl import NOW
 
 DENIAL = Denial(
@@ -20,6 +21,25 @@ DENIAL = Denial(
     would_be=False,
     rule=None,
 )
+
+
+def authenticated(**changes: Any) -> Authenticated:
+    """The session of a minute that a login began."""
+    given: dict[str, Any] = {
+        "identity": Identity("User:alice"),
+        "mechanism": "SCRAM-SHA-256",
+        "handshake_version": 1,
+        "authenticate_version": 2,
+        "enforcement": Enforcement.ENFORCE,
+        "authenticated_at": NOW,
+        "latency": 0.01,
+        "session_lifetime_ms": 60_000,
+        "credential_lifetime_ms": None,
+        "deadline": NOW + 60,
+        "killed_after": NOW + 60,
+        "reauthentications": 0,
+    }
+    return Authenticated(**given | changes)
 
 
 def observer_of(*, note: Any = lambda _incident: None, **given: Any) -> SessionObserver:
