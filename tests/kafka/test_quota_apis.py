@@ -67,7 +67,7 @@ def test_the_apis_answer_as_kafkas_do(
 ) -> None:
     remove_kafkas(kafka)  # other modules use the same cluster
     own = Client(kafka.address(), None)
-    through = _logged_in(proxy, WIRE_ADMIN)
+    through = Client(proxy.addresses()["LONG"], WIRE_ADMIN)
     differences = []
     for api_key, fields in QUESTIONS:
         ours = through.ask(api_key, version, fields)
@@ -81,10 +81,6 @@ def test_the_apis_answer_as_kafkas_do(
     own.close()
     through.close()
     assert differences == []
-
-
-def _logged_in(proxy: ProxyProcess, name: str) -> Client:
-    return Client(proxy.addresses()["LONG"], name)
 
 
 # --- tools
