@@ -67,10 +67,14 @@ from tests.support.playbook import OAUTHBEARER, VERSIONS, Offer, Playbook, log_i
 from tests.support.quotas import Quoted
 
 
+@pytest.fixture
+def one() -> Describer:
+    return Describer()
+
+
 @pytest.mark.parametrize("groups", [LITTLE, MUCH], ids=["long", "in need of memory"])
 class TestRequests:
-    def test_one_that_is_allowed_passes_as_it_came(self, groups: int) -> None:
-        one = Describer()
+    def test_one_that_is_allowed_passes_as_it_came(self, one: Describer, groups: int) -> None:
         frame = describe(1, more=groups)
         one.play.client(frame)
         assert not one.play.to_broker, "it is being judged"
@@ -79,8 +83,7 @@ class TestRequests:
         assert one.play.to_broker == frame
         assert not one.play.paused
 
-    def test_those_behind_it_wait_for_it(self, groups: int) -> None:
-        one = Describer()
+    def test_those_behind_it_wait_for_it(self, one: Describer, groups: int) -> None:
         frames = [describe(1, "mine"), describe(2, more=groups), describe(3, "mine")]
         one.play.client(*frames)
         assert one.play.to_broker == frames[0]
@@ -88,8 +91,7 @@ class TestRequests:
         assert one.play.to_broker == b"".join(frames)
 
     @pytest.mark.parametrize("piece", [1_000, 65_536])
-    def test_it_may_come_in_pieces(self, groups: int, piece: int) -> None:
-        one = Describer()
+    def test_it_may_come_in_pieces(self, one: Describer, groups: int, piece: int) -> None:
         frames = describe(1, more=groups) + describe(2, "mine")
         for at in range(0, len(frames), piece):
             one.play.client(frames[at : at + piece])
@@ -97,8 +99,7 @@ class TestRequests:
         assert one.play.to_broker == frames
         assert one.play.kept_bytes == 0
 
-    def test_one_that_is_denied_is_answered_in_its_turn(self, groups: int) -> None:
-        one = Describer()
+    def test_one_that_is_denied_is_answered_in_its_turn(self, one: Describer, groups: int) -> None:
         one.play.client(describe(1, "mine"), describe(2, more=groups, hidden=True))
         one.play.client(describe(3, "mine"))
         one.play.run_long_tasks()
@@ -108,8 +109,7 @@ class TestRequests:
         assert {error for _, error in one.groups(1)} == {"group_authorization_failed"}
         assert len(one.rights.denials) == groups
 
-    def test_a_part_passes(self, groups: int) -> None:
-        one = Describer()
+    def test_a_part_passes(self, one: Describer, groups: int) -> None:
         one.play.client(describe(1, "mine", "hidden", more=groups))
         one.play.run_long_tasks()
         frame = bytes(one.play.to_broker)
@@ -118,8 +118,7 @@ class TestRequests:
         one.play.broker(described(1, "mine"))
         assert one.groups(0) == [("hidden", "group_authorization_failed"), ("mine", "none")]
 
-    def test_one_that_does_not_parse_closes(self, groups: int) -> None:
-        one = Describer()
+    def test_one_that_does_not_parse_closes(self, one: Describer, groups: int) -> None:
         frame = describe(1, more=groups)
         torn = frame[:4] + frame[4:].replace(b"v5.", b"v5\xff")
         one.play.client(torn)
@@ -127,15 +126,13 @@ class TestRequests:
         assert one.play.take()[-2:] == ["closed malformed_frame", "close"]
         assert not one.play.to_broker
 
-    def test_a_client_that_is_gone_is_not_thought_about(self, groups: int) -> None:
-        one = Describer()
+    def test_a_client_that_is_gone_is_not_thought_about(self, one: Describer, groups: int) -> None:
         one.play.client(describe(1, more=groups))
         one.play.call(finishing(CloseReason.CLIENT_CLOSED))
         one.play.run_long_tasks()
         assert not one.play.to_broker
 
-    def test_a_shutdown_waits_for_it(self, groups: int) -> None:
-        one = Describer()
+    def test_a_shutdown_waits_for_it(self, one: Describer, groups: int) -> None:
         frame = describe(1, more=groups)
         one.play.client(frame)
         one.play.call(Connection.drain)
@@ -145,8 +142,7 @@ class TestRequests:
         one.play.broker(described(1, "mine"))
         assert one.play.take()[-2:] == ["closed drained", "close"]
 
-    def test_a_client_that_says_no_more_is_answered(self, groups: int) -> None:
-        one = Describer()
+    def test_a_client_that_says_no_more_is_answered(self, one: Describer, groups: int) -> None:
         one.play.client(describe(1, more=groups))
         one.play.call(Connection.client_finished)
         one.play.run_long_tasks()
@@ -180,23 +176,20 @@ class TestProduce:
 
 
 class TestBounds:
-    def test_more_values_than_anybody_asks_for_close(self) -> None:
-        one = Describer()
+    def test_more_values_than_anybody_asks_for_close(self, one: Describer) -> None:
         body = write_uvarint(MAX_VALUES + 2) + b"\x01" * (MAX_VALUES + 1) + b"\0\0"
         one.play.client(request(DESCRIBE_GROUPS, 5, 1, body))
         one.play.run_long_tasks()
         assert one.play.take()[-2:] == ["closed oversize_frame", "close"]
 
-    def test_a_length_that_lies_costs_nothing(self) -> None:
-        one = Describer()
+    def test_a_length_that_lies_costs_nothing(self, one: Describer) -> None:
         body = write_uvarint(0x7FFF_FFFF) + b"\x01" * MAX_AT_ONCE
         one.play.client(request(DESCRIBE_GROUPS, 5, 1, body))
         one.play.run_long_tasks()
         assert one.play.take()[-2:] == ["closed malformed_frame", "close"]
 
-    def test_tagged_fields_without_end_close(self) -> None:
+    def test_tagged_fields_without_end_close(self, one: Describer) -> None:
         """Each costs two bytes, and time in which nobody else is served."""
-        one = Describer()
         header = request(DESCRIBE_GROUPS, 5, 1)[4:-1]
         tags = write_uvarint(500_000) + b"\x07\0" * 500_000
         one.play.client((len(header + tags)).to_bytes(4), header, tags)
