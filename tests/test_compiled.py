@@ -26,7 +26,6 @@ SUITES = (
     "proxy/connection/test_connection_barrier.py",
     "proxy/connection/test_connection_sessions.py",
     "proxy/connection/test_connection_splits.py",
-    "proxy/connection/test_frames.py",
     "proxy/connection/test_latency.py",
     "proxy/connection/test_long_work.py",
     "proxy/connection/test_relayed_attacks.py",

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.acl.authorizer import Authorizer, Denial, DenialNotice, Denials, IndexAuthority
-from proxy.acl.decision import ClientAuthority
 from proxy.acl.index import AclIndex
 from proxy.acl.model import CLUSTER_NAME, Acl, AuthorizerMode, Operation, ResourceType
 from tests.support.acl_index import (
@@ -35,8 +34,6 @@ class Desk:
             AclIndex(acls, version=1), mode=mode, report=self.reported.append
         )
         self.alice: IndexAuthority = self.authorizer.authority((ALICE,), ADDRESS)
-        typed: ClientAuthority = self.alice
-        assert typed is self.alice
 
     def change(self, *acls: Acl) -> None:
         self.authorizer.index = AclIndex(acls, version=self.authorizer.index.version + 1)

@@ -66,16 +66,6 @@ def test_members_of_a_super_group_may_do_everything() -> None:
     assert not acls.decide((ALICE, ANALYSTS), ADDRESS, READ, TOPIC, "orders").allowed
 
 
-def test_a_topic_that_one_group_may_write_and_another_may_not_is_none_that_may_be_written() -> None:
-    """For InitProducerId: what the client may write by one principal alone does not count."""
-    acls = index(
-        acl(operation=WRITE, principal=ANALYSTS),
-        acl(operation=WRITE, principal=INTERNS, permission=DENY),
-    )
-    assert not acls.decide_any(MEMBER, ADDRESS, WRITE, TOPIC).allowed
-    assert acls.decide_any((ALICE, ANALYSTS), ADDRESS, WRITE, TOPIC).allowed
-
-
 CROWD = tuple(f"Group:crowd{number}" for number in range(12))
 OF_CROWD = [acl("other", principal=one) for one in CROWD]
 """Rules that say nothing of `NAMES`, but with which a client has so many groups that the rules of

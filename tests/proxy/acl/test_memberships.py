@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.acl.memberships import MAX_BYTES, BadMemberships, Memberships
@@ -75,22 +75,13 @@ def test_what_makes_no_sense_is_refused_as_a_whole(groups: Any) -> None:
         assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        b"{}",
-        b"[]",
-        b'{"groups": {}, "more": 1}',
-        b'{"groups": {"a": ["User:x"], "a": []}}',
-        b'{"groups": {}}' + b" " * MAX_BYTES,
-    ],
-)
-def test_documents_of_another_form_are_refused(document: bytes) -> None:
-    with pytest.raises(BadMemberships):
-        Memberships.parse(document)
-
-
+@example(b"{}")
+@example(b"[]")
+@example(b'{"groups": {}, "more": 1}')
+@example(b'{"groups": {"a": ["User:x"], "a": []}}')
+@example(b'{"groups": {}}' + b" " * MAX_BYTES)
 @given(st.binary(max_size=200) | st.text().map(str.encode))
 def test_nothing_else_comes_of_any_bytes(document: bytes) -> None:
+    """Documents of another form are refused, whatever they are."""
     with pytest.raises(BadMemberships):
         Memberships.parse(document)

@@ -82,14 +82,6 @@ class TestProduce:
         assert b"\x02b" not in guarded.play.to_broker
         assert guarded.play.take()[-2:] == ["closed denied", end]
 
-    def test_rights_that_are_gone_bite_on_the_next_request(self) -> None:
-        guarded = Guarded(topic(Operation.WRITE, "mine"))
-        guarded.play.client(produce(1, "mine"))
-        before = bytes(guarded.play.to_broker)
-        guarded.change()
-        guarded.play.client(produce(2, "mine"))
-        assert bytes(guarded.play.to_broker) == before
-
     @pytest.mark.parametrize(
         ("frame", "line"),
         [
@@ -293,12 +285,6 @@ def test_a_list_that_cannot_be_read_is_the_brokers_fault() -> None:
     guarded.play.client(asking(1))
     guarded.play.broker(response(0, metadata("a")[8:-3]))
     assert guarded.play.take()[-2:] == ["closed broker_fault", "close"]
-
-
-def test_who_may_see_all_costs_the_broker_no_list() -> None:
-    guarded = Guarded(topic(Operation.DESCRIBE, "*"))
-    guarded.play.client(asking(1))
-    assert bytes(guarded.play.to_broker) == asking(1)
 
 
 # Remembered permissions of connections: shared where possible, and only after a decision

@@ -105,8 +105,6 @@ class TestAHeldClient:
         play = make()
         play.call(finishing(CloseReason.KILLED))
         assert play.take() == ["closed killed", "close"]
-        play.call(Connection.broker_is_back)
-        assert play.take() == []
 
 
 class TestAfterALoginToTheProxy:

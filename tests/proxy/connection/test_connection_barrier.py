@@ -10,11 +10,9 @@ from proxy.net.read_buffer import BUFFER_BYTES
 from proxy.wire.apis import API_VERSIONS, APIS, SASL_HANDSHAKE, Kind
 from sasl.jwks import KeyCache
 from sasl.messages import SASL_AUTHENTICATE
-from sasl.states import Authenticating
 from tests.support.frames import (
     api_versions,
     authenticate,
-    bearer,
     bearer_of_unknown_key,
     fetch,
     handshake,
@@ -139,16 +137,6 @@ def test_what_an_authenticated_client_may_send() -> None:
                 assert play.take() == ["closed unsupported_api", "close"]
 
 
-def test_no_broker_is_contacted_for_the_unauthenticated() -> None:
-    """The upstream connection is opened for the first request after the login, not before."""
-    play = Playbook()
-    play.client(request(API_VERSIONS, 0, 1), handshake(2, OAUTHBEARER), authenticate(3, bearer()))
-    play.client(authenticate(4, b""))
-    assert "connect" not in play.take()
-    play.client(request(API_VERSIONS, 0, 5))
-    assert play.take() == ["connect", "to client: #5 versions error 0"]
-
-
 def test_an_end_lets_nothing_pass_behind_it() -> None:
     """A connection that waits for an answer before it closes takes no request any more."""
     play = logged_in()
@@ -199,9 +187,6 @@ class TestKeysAreSought:
         play, _ = self.asking()
         play.wait_for(play.connection.next_deadline())
         assert play.take() == ["failed timeout", "closed authentication_timeout", "close"]
-        play.call(lambda connection, now: connection.resume_login(now))
-        assert play.take() == []
-        assert isinstance(play.connection.session.state, Authenticating) is False
 
 
 # Peers that do not read, or send too much: buffered bytes stay bounded

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.connection.connection import Connection
 from proxy.connection.inflight import SAMPLE_SECONDS, LatencySampler, announcing
 from proxy.net.read_buffer import BUFFER_BYTES
 from proxy.wire.apis import FETCH, METADATA, PRODUCE
@@ -140,11 +139,3 @@ def test_what_nobody_answers_is_not_timed() -> None:
     one.after(0.5, one.play.client, fetch(2))
     one.after(0.5, one.play.broker, response(2))
     assert one.taken() == [(FETCH, 500.0, 0.0)]
-
-
-def test_one_that_is_never_answered_is_forgotten_with_its_connection() -> None:
-    one = Timed()
-    one.play.client(fetch(1))
-    one.play.call(Connection.broker_closed)
-    assert one.play.connection.inflight.timed is None
-    assert one.taken() == []

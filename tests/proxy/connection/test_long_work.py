@@ -126,12 +126,6 @@ class TestRequests:
         assert one.play.take()[-2:] == ["closed malformed_frame", "close"]
         assert not one.play.to_broker
 
-    def test_a_client_that_is_gone_is_not_thought_about(self, one: Describer, groups: int) -> None:
-        one.play.client(describe(1, more=groups))
-        one.play.call(finishing(CloseReason.CLIENT_CLOSED))
-        one.play.run_long_tasks()
-        assert not one.play.to_broker
-
     def test_a_shutdown_waits_for_it(self, one: Describer, groups: int) -> None:
         frame = describe(1, more=groups)
         one.play.client(frame)
@@ -627,8 +621,10 @@ def in_turns(play: Playbook) -> Playbook:
 
 
 def test_a_flood_of_what_the_proxy_answers_is_answered_in_turns() -> None:
+    """The turns of a principal are its own."""
     play = in_turns(logged_in())
     play.client(*(api_versions(number) for number in range(FLOOD)))
+    assert AwaitTurn("User:alice") in play.commands
     turns = 1
     while play.waiting:
         assert play.paused == {"client"}
@@ -663,15 +659,6 @@ def test_what_is_forwarded_at_a_first_look_waits_for_nobody() -> None:
     assert play.paused == set()
 
 
-def test_who_is_gone_is_not_waited_for() -> None:
-    play = in_turns(logged_in())
-    play.client(*(api_versions(number) for number in range(FLOOD)))
-    play.call(finishing(CloseReason.CLIENT_CLOSED))
-    play.take()
-    one_turn(play)
-    assert (play.take(), play.waiting) == ([], [])
-
-
 def test_who_sends_no_more_gets_all_answers_first() -> None:
     play = logged_in()
     before = len(play.received)
@@ -688,13 +675,6 @@ def test_a_drain_does_not_wait_for_a_turn() -> None:
     play.client(*(api_versions(number) for number in range(FLOOD)))
     play.call(Connection.drain)
     assert play.connection.closed
-    one_turn(play)
-
-
-def test_the_turns_of_a_principal_are_its_own() -> None:
-    play = in_turns(logged_in())
-    play.client(*(api_versions(number) for number in range(FLOOD)))
-    assert AwaitTurn("User:alice") in play.commands
 
 
 def test_what_is_done_in_its_turn_counts_as_request_time() -> None:

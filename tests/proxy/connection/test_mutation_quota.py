@@ -220,17 +220,6 @@ class TestAmongOtherRequests:
         assert limited.forwarded == [CREATE_TOPICS] * 2
         assert limited.play.paused == {"client"}, "behind the third"
 
-    def test_a_client_that_ignores_it_stays_held(self) -> None:
-        limited = Limited()
-        limited.create(("a", BURST + 50))
-        limited.create(("b", 1))
-        asked = len(limited.broker.asked)
-        for n in range(50):
-            limited.send(CREATE_TOPICS, 7, created(7, (f"more-{n}", 1)))
-            limited.broker.answer()
-        assert len(limited.broker.asked) == asked
-        assert limited.play.kept_bytes < 100
-
     @pytest.mark.parametrize("version", range(BY_NAME_SINCE, BY_ID_SINCE + 1))
     def test_the_question_is_a_request_of_every_version(self, version: int) -> None:
         keys = ["a", "ü" * 100] if version < BY_ID_SINCE else [T1, uuid.UUID(int=2)]
@@ -248,13 +237,6 @@ class TestAmongOtherRequests:
         limited = Limited()
         limited.play.client(request(CREATE_TOPICS, 7, 10, b"\xff\xff\xff\xff"))
         assert limited.play.connection.closed
-
-    def test_a_connection_that_ends_meanwhile(self) -> None:
-        limited = Limited()
-        limited.send(CREATE_TOPICS, 7, created(7, ("a", 1)))
-        limited.play.call(lambda connection, now: connection.finish(CloseReason.CLIENT_CLOSED, now))
-        assert limited.play.connection.closed
-        assert limited.tokens == BURST
 
 
 class TestLong:

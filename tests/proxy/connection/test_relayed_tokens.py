@@ -192,13 +192,6 @@ class TestKeysAreSought:
         play.call(lambda connection, now: connection.resume_login(now))
         assert play.take()[0] == "failed unknown_key"
 
-    def test_until_the_time_for_authentication_is_over(self) -> None:
-        play, _ = self.asking()
-        play.wait_for(play.connection.next_deadline())
-        assert "failed timeout" in play.take()
-        play.call(lambda connection, now: connection.resume_login(now))
-        assert play.take() == []
-
 
 class TestReauthentication:
     def logged_in(self, enforcement: Enforcement = Enforcement.ENFORCE) -> Playbook:

@@ -19,7 +19,7 @@ from tests.support.authorization import Judge, topic
 from tests.support.frames import fetch, handshake, metadata, produce, request
 from tests.support.kio_messages import decode, response_type
 from tests.support.messages import produce_body
-from tests.support.playbook import OAUTHBEARER, Offer, Playbook, everything, log_in, logged_in
+from tests.support.playbook import OAUTHBEARER, Playbook, everything, log_in, logged_in
 from tests.support.quotas import (
     ALICE,
     CONSUMER,
@@ -200,12 +200,6 @@ def test_a_producer_is_held_for_what_is_denied_as_well(allowed: list[str]) -> No
         quoted.play.broker(answer(PRODUCE, 9, 3))
     assert quoted.play.paused == {"client"}
     assert quoted.throttle_time_ms > 1_000
-
-
-def test_without_quotas_nothing_is_measured() -> None:
-    play = logged_in(Playbook(offer=Offer(routes=everything().routes, api_versions=None)))
-    assert play.connection.throttling is None
-    assert not any(route.transform for route in everything(rewritten=PLAIN).routes.values())
 
 
 # A connection that is held for its quotas: what happens meanwhile, and when quotas change

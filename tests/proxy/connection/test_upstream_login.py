@@ -245,9 +245,6 @@ def test_a_client_that_leaves_in_the_middle() -> None:
     play = identified()
     play.call(finishing(CloseReason.CLIENT_CLOSED))
     assert play.take()[1:] == ["closed client_closed", "close"]
-    identify(play)
-    play.broker(offers("PLAIN"))
-    assert play.take() == []
 
 
 def test_a_client_that_has_said_all_is_still_answered() -> None:

@@ -252,32 +252,31 @@ def test_version_0_shows_no_prefixed_acls() -> None:
 
 # ---------------------------------------------------------------------- who may, and when
 
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_nobody_administers_without_authorization(version: int) -> None:
-    denied = ("cluster_authorization_failed", "Cluster authorization failed.")
-    store = MemoryAclStore(acl())
-    # the answer does not reveal errors of an item
-    creations = creation(), creation(resource_name="")
-    assert created(store, *creations, version=version, authorized=False) == [denied] * 2
-    results = deleted(store, asking(), asking(operation=99), version=version, authorized=False)
-    assert [reported(one) for one in results] == [denied] * 2
-    response = described(store, asking(), version=version, authorized=False)
-    assert reported(response) == denied
-    assert response.resources == ()
-    assert store.acls == {acl()}
-    assert store.transactions == 0
+DENIED: Result = ("cluster_authorization_failed", "Cluster authorization failed.")
+OFF: Result = ("security_disabled", "No Authorizer is configured.")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_security_disabled(version: int) -> None:
-    off = ("security_disabled", "No Authorizer is configured.")
-    creations = creation(), creation(resource_name="")
-    assert created(None, *creations, version=version) == [off] * 2
-    results = deleted(None, asking(), asking(operation=99), version=version)
-    assert [reported(one) for one in results] == [off] * 2
-    response = described(None, asking(), version=version)
-    assert reported(response) == ("security_disabled", "No Authorizer is configured on the broker")
+@pytest.mark.parametrize(
+    ("store", "of_items", "of_all"),
+    [
+        (MemoryAclStore(acl()), DENIED, DENIED),
+        (None, OFF, ("security_disabled", "No Authorizer is configured on the broker")),
+    ],
+    ids=["denied", "off"],
+)
+def test_nobody_administers_without_authorization(
+    store: MemoryAclStore | None, of_items: Result, of_all: Result, version: int
+) -> None:
+    """The answer does not reveal errors of an item."""
+    how: dict[str, Any] = {"version": version, "authorized": store is None}
+    assert created(store, creation(), creation(resource_name=""), **how) == [of_items] * 2
+    results = deleted(store, asking(), asking(operation=99), **how)
+    assert [reported(one) for one in results] == [of_items] * 2
+    response = described(store, asking(), **how)
+    assert (reported(response), response.resources) == (of_all, ())
+    if store is not None:
+        assert (store.acls, store.transactions) == ({acl()}, 0)
 
 
 # ---------------------------------------------------------------------- all of them

@@ -179,10 +179,6 @@ def test_filters_find_what_kafkas_find(
     assert describe(filled, *components, strict=strict, version=version) == found
 
 
-def test_no_filter_finds_everything(filled: MemoryStore) -> None:
-    assert len(describe(filled)) == 8
-
-
 INVALID_REQUEST, UNSUPPORTED_VERSION = 42, 35
 
 

@@ -197,14 +197,6 @@ class TestBatches:
             (result,) = results(api, BATCHES[api][:end], users)
             assert result.error_code.name == "invalid_request", end
 
-    @AUTHORIZED
-    @pytest.mark.parametrize("api", BATCHES)
-    def test_no_filters_no_results(
-        self, api: Api, users: CredentialStore, authorized: bool
-    ) -> None:
-        none = request_body(*api, filters=[], **({"strict": False} if api[0] == 48 else {}))
-        assert results(api, none, users, authorized=authorized) == []
-
     @given(api=st.sampled_from([*BATCHES]), body=st.binary(max_size=80), authorized=st.booleans())
     def test_garbage_is_answered(
         self, users: CredentialStore, api: Api, body: bytes, authorized: bool

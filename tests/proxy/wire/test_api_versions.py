@@ -113,7 +113,6 @@ def test_a_request_tells_the_clients_software(version: int) -> None:
 @pytest.mark.parametrize(
     ("cluster_id", "node_id", "body"),
     [
-        ("c", 7, "0261023102630000000700"),
         ("", -2, "0261023101fffffffe00"),
         (None, 3, "02610231000000000300"),
         ("k" * 32_767, -1, "02610231808002" + "6b" * 32_767 + "ffffffff00"),

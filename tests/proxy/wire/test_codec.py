@@ -194,13 +194,10 @@ def test_numbers_are_numbers_whatever_they_mean(value: int) -> None:
     topic = MetadataResponse.MetadataResponseTopic(error_code=999)
     response = MetadataResponse(topics=(topic,))
     assert decode(MetadataResponse, 12, encode(response, 12)).topics[0].error_code == 999
-    request = FetchRequest(topics=(FetchRequest.FetchTopic(partitions=(_partition(value),)),))
+    partition = FetchRequest.FetchPartition(fetch_offset=value)
+    request = FetchRequest(topics=(FetchRequest.FetchTopic(partitions=(partition,)),))
     read = decode(FetchRequest, 9, encode(request, 9))
     assert read.topics[0].partitions[0].fetch_offset == value
-
-
-def _partition(fetch_offset: int) -> FetchRequest.FetchPartition:
-    return FetchRequest.FetchPartition(fetch_offset=fetch_offset)
 
 
 def test_threads_that_need_a_type_first_get_the_same() -> None:

@@ -92,6 +92,13 @@ def test_where_the_errors_of_a_fetch_stand(
 
 
 @pytest.mark.parametrize("api_key", [78, 79])
+def test_a_session_error_stands_alone(api_key: int) -> None:
+    asked = asking(api_key, 1, SECRET)
+    failed = response(api_key, 1, error_code=ErrorCode.SHARE_SESSION_NOT_FOUND)
+    assert received(judged(GUARDS[api_key], asked, READS, NAMES), asked, failed) == failed
+
+
+@pytest.mark.parametrize("api_key", [78, 79])
 def test_no_group_is_no_way_around_one(api_key: int) -> None:
     asked = request(api_key, 1, group_id=None)
     denied = received(judged(GUARDS[api_key], asked, READS, NAMES), asked)

@@ -3,10 +3,11 @@
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from proxy.acl.decision import Answer, Change, Close, Forward, TopicsUnknown
+from proxy.acl.decision import FORWARD, Answer, Change, Close, Forward, TopicsUnknown
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
 from proxy.errors import ClientFault
@@ -15,13 +16,14 @@ from proxy.wire.primitives import Malformed
 from tests.support.authorization import (
     EVERYTHING,
     NOTHING,
+    cluster,
     group,
     inquiry,
     judged,
     transactional_id,
 )
 from tests.support.kio_messages import encode, request_type, response_type
-from tests.support.messages import LARGE, large, small, versions
+from tests.support.messages import LARGE, large, request, small, versions
 
 BY_ITEMS = {2, 19, 20, 21, 23, 32, 33, 37, 44, 61}
 ALL_OR_NOTHING = {27, 34, 35, 43, 45, 46, 50, 51, 55, 57, 64, 74, 80, 81, 94}
@@ -78,6 +80,33 @@ def test_a_body_that_is_cut_off_is_malformed_without_rights(api_key: int, versio
     asked = inquiry(request, NOTHING, TOPIC_NAMES)
     with pytest.raises(Malformed):
         GUARDS[api_key](replace(asked, body=asked.body[: len(asked.body) // 2]))
+
+
+def by_ids(api_key: int, version: int) -> Any:
+    topics = [{"name": None, "topic_id": UUID(int=number)} for number in (1, 2)]
+    return request(api_key, version, group_id="g", transactional_id="t", topics=topics)
+
+
+MEMBER = group(Operation.READ, "g") | transactional_id(Operation.WRITE, "t")
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version"), [(3, 12), (8, 10), (20, 6), (28, 6), (78, 1), (79, 1)]
+)
+def test_ids_are_looked_up_all_at_once(api_key: int, version: int) -> None:
+    with pytest.raises(TopicsUnknown) as unknown:
+        judged(GUARDS[api_key], by_ids(api_key, version), MEMBER, {})
+    assert unknown.value.ids == {UUID(int=number).bytes for number in (1, 2)}
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(8, 10), (28, 6)])
+def test_no_id_is_looked_up_for_a_denied_group(api_key: int, version: int) -> None:
+    rights = MEMBER - group(Operation.READ, "g")
+    assert isinstance(judged(GUARDS[api_key], by_ids(api_key, version), rights, {}), Answer)
+
+
+def test_no_id_is_looked_up_for_who_may_delete_all() -> None:
+    assert judged(GUARDS[20], by_ids(20, 6), cluster(Operation.DELETE), {}) is FORWARD
 
 
 NAMES = {LARGE["uuid"].bytes: "secret"}

@@ -9,8 +9,11 @@ import pytest
 from proxy.acl.decision import FORWARD, Answer
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
+from proxy.handlers import scram_users
+from proxy.wire.apis import SCRAM_APIS
 from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import (
+    EVERYTHING,
     NOTHING,
     Rights,
     cluster,
@@ -20,8 +23,8 @@ from tests.support.authorization import (
     sent,
     topic,
 )
-from tests.support.kio_messages import request_type, response_type
-from tests.support.messages import large, small
+from tests.support.kio_messages import encode, request_type, response_type
+from tests.support.messages import large, request, response, small
 
 CREATE, DELETE, GROW = 19, 20, 37
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -76,7 +79,7 @@ TOPICS = {ALPHA.bytes: "alpha", BETA.bytes: "beta", GONE.bytes: None}
 FULL = topic(Operation.DELETE, "alpha") | topic(Operation.DESCRIBE, "alpha")
 
 
-def outcome(response: Any) -> list[tuple[str | None, UUID | None, ErrorCode]]:
+def deletions(response: Any) -> list[tuple[str | None, UUID | None, ErrorCode]]:
     return [(one.name, one.topic_id, one.error_code) for one in response.responses]
 
 
@@ -118,23 +121,25 @@ class TestDeleteTopicsById:
         request = self.deleting(asked)
         judgement = judged(GUARDS[DELETE], request, FULL, TOPICS)
         assert isinstance(judgement, Answer)
-        assert outcome(received(judgement, request)) == [reported]
+        assert deletions(received(judgement, request)) == [reported]
         request = self.deleting(asked, (None, ALPHA))
         judgement = judged(GUARDS[DELETE], request, FULL, TOPICS)
         assert sent(judgement, request) == self.deleting((None, ALPHA))
-        assert outcome(received(judgement, request, small(response_type(DELETE, 6)))) == [reported]
+        assert deletions(received(judgement, request, small(response_type(DELETE, 6)))) == [
+            reported
+        ]
 
     def test_an_id_given_twice_is_a_mistake_before_it_is_denied(self) -> None:
         """One result for both, and no name in it."""
         request = self.deleting((None, BETA), (None, BETA))
         judgement = judged(GUARDS[DELETE], request, topic(Operation.DESCRIBE, "beta"), TOPICS)
-        assert outcome(received(judgement, request)) == [(None, BETA, INVALID)]
+        assert deletions(received(judgement, request)) == [(None, BETA, INVALID)]
 
     def test_an_item_with_name_and_id_repeats_neither(self) -> None:
         """It is a mistake of its own: the others are judged as if it were not there."""
         request = self.deleting((None, BETA), ("beta", None), ("beta", BETA))
         judgement = judged(GUARDS[DELETE], request, FULL, TOPICS)
-        errors = [one[2] for one in outcome(received(judgement, request))]
+        errors = [one[2] for one in deletions(received(judgement, request))]
         assert errors == [DENIED, DENIED, INVALID]
 
     def test_neither_name_nor_id_is_left_to_the_broker(self) -> None:
@@ -148,3 +153,74 @@ def test_a_topic_whose_records_are_to_be_deleted_has_one_result() -> None:
     response = received(judgement, request, about(response_type(21, 2), "topics", "mine"))
     results = [(one.name, len(one.partitions)) for one in response.topics]
     assert results == [("mine", 2), ("secret", 1)]
+
+
+# Refusals on the cluster, and configurations of unknown types
+
+
+@pytest.mark.parametrize("api_key", sorted(SCRAM_APIS))
+def test_requests_about_users_are_refused_as_where_the_proxy_has_the_users(api_key: int) -> None:
+    """Those answers were compared with Kafka's; they need no store."""
+    no_store: Any = None
+    for make in (small, large):
+        asked = make(request_type(api_key, 0))
+        refused = scram_users.answer(api_key, encode(asked), no_store, authorized=False)
+        assert judged(GUARDS[api_key], asked) == Answer(refused)
+
+
+def test_only_the_last_of_two_rights_is_reported_missing() -> None:
+    """As in Kafka: trying Alter first is no offence of a broker that has ClusterAction."""
+    asked = inquiry(large(request_type(27, 1)))
+    GUARDS[27](asked)
+    assert isinstance(asked.authority, Rights)
+    assert [right[0] for right in asked.authority.denials] == [Operation.CLUSTER_ACTION]
+
+
+DESCRIBE, ALTER, INCREMENTAL = 32, 33, 44
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
+
+Resource = tuple[int, str]
+
+
+def asking(api_key: int, version: int, *resources: Resource) -> Any:
+    listed = [{"resource_type": kind, "resource_name": name} for kind, name in resources]
+    return request(api_key, version, resources=listed)
+
+
+def answering(api_key: int, version: int, *resources: Resource) -> Any:
+    results = [{"resource_type": kind, "resource_name": name} for kind, name in resources]
+    return response(api_key, version, responses=results)
+
+
+def outcome(found: Any) -> list[tuple[int, str, ErrorCode]]:
+    results = found.results if hasattr(found, "results") else found.responses
+    return [(one.resource_type, one.resource_name, one.error_code) for one in results]
+
+
+@pytest.mark.parametrize("version", [1, 4])
+def test_one_unknown_type_fails_a_description_as_a_whole(version: int) -> None:
+    """As in Kafka: the permission that a later Kafka requires is unknown."""
+    asked = asking(DESCRIBE, version, (TOPIC, "t"), (64, "u"))
+    judgement = judged(GUARDS[DESCRIBE], asked, EVERYTHING)
+    assert isinstance(judgement, Answer)
+    assert outcome(received(judgement, asked)) == [
+        (TOPIC, "t", ErrorCode.INVALID_REQUEST),
+        (64, "u", ErrorCode.INVALID_REQUEST),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "kind"),
+    [(ALTER, 0, 64), (ALTER, 2, LOGGER), (INCREMENTAL, 0, 0), (INCREMENTAL, 1, 64)],
+)
+def test_an_unknown_type_is_not_forwarded_for_anybody(
+    api_key: int, version: int, kind: int
+) -> None:
+    asked = asking(api_key, version, (kind, "u"), (TOPIC, "t"))
+    judgement = judged(GUARDS[api_key], asked, EVERYTHING)
+    assert sent(judgement, asked) == asking(api_key, version, (TOPIC, "t"))
+    answered = received(judgement, asked, answering(api_key, version, (TOPIC, "t")))
+    assert outcome(answered) == [
+        (kind, "u", ErrorCode.INVALID_REQUEST),
+        (TOPIC, "t", ErrorCode.NONE),
+    ]
