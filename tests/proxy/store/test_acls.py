@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -223,3 +224,11 @@ def test_a_long_read_does_not_hold_up_a_short_one(store: Store) -> None:
         done.start()
         done.join(60)
         assert not done.is_alive()
+
+
+def test_what_could_not_be_read_again_is_not_written(store: Store) -> None:
+    """Callers refuse it with the right error; this is a check of our own."""
+    for wrong in (ResourceType.ANY, ResourceType.UNKNOWN):
+        with pytest.raises(AssertionError):
+            store.create_acls([replace(acl("a"), resource_type=wrong)])
+    assert list(store.acl_snapshot().acls) == []
