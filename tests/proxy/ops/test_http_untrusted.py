@@ -101,20 +101,16 @@ TELL_OF_USERS = ("/", "/sessions.json", "/metrics", "/sessions%2Ejson", "/?princ
         "GET / HTTP/1.0",
     ],
 )
-def test_a_page_elsewhere_reads_nothing_of_users_on_a_loopback_address(
+async def test_a_page_elsewhere_reads_nothing_of_users_on_a_loopback_address(
     sent: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A browser on this machine would: a site may have its own name resolve to 127.0.0.1."""
-
-    async def run() -> None:
-        async with served() as port:
-            answer = await answer_to(port, f"{sent}\r\nConnection: close\r\n\r\n".encode())
-            head, _, body = answer.partition(b"\r\n\r\n")
-            assert b" 403 " in head.splitlines()[0]
-            assert body in (b"", b"only an IP address or localhost is answered here\n")
-
-    with caplog.at_level(logging.INFO):
-        asyncio.run(run())
+    caplog.set_level(logging.INFO)
+    async with served() as port:
+        answer = await answer_to(port, f"{sent}\r\nConnection: close\r\n\r\n".encode())
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert b" 403 " in head.splitlines()[0]
+        assert body in (b"", b"only an IP address or localhost is answered here\n")
     assert caplog.records == []
 
 
@@ -146,19 +142,17 @@ async def test_others_are_answered_as_ever(address: str, path: str, host: str) -
     ],
     ids=["NUL", "long", "upgraded", "pipelined", "garbage", "chunked"],
 )
-def test_what_is_not_http_is_not_logged(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_not_http_is_not_logged(
+    sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     """A traceback for each, with the bytes in it, would let any peer fill the disk."""
-
-    async def run() -> None:
-        async with served() as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(sent)
-            writer.write_eof()
-            assert b" 400 " in await reader.read()
-            await close(writer)
-
-    with caplog.at_level(logging.INFO):
-        asyncio.run(run())
+    caplog.set_level(logging.INFO)
+    async with served() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        writer.write_eof()
+        assert b" 400 " in await reader.read()
+        await close(writer)
     assert caplog.records == []
 
 

@@ -285,10 +285,12 @@ async def test_quotas_that_cannot_be_known_are_not_taken_for_none(
 # --- how often
 
 
-def test_pauses_grow_while_nobody_answers_and_are_short_again_then(mirror: SqliteMirror) -> None:
+async def test_pauses_grow_while_nobody_answers_and_are_short_again_then(
+    mirror: SqliteMirror,
+) -> None:
     (nobody,) = free_ports(1)
     follower = following(mirror, f"127.0.0.1:{nobody}")
-    assert asyncio.run(Pauses(6).run(follower)) == [0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    assert await Pauses(6).run(follower) == [0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
     assert "Connection refused" in str(known(mirror).problem)
 
     peer = broker()
@@ -297,15 +299,14 @@ def test_pauses_grow_while_nobody_answers_and_are_short_again_then(mirror: Sqlit
     def mend(taken: int) -> None:
         peer.handlers[DESCRIBE_ACLS] = acls_answer(3) if taken == 2 else hangs_up
 
-    async def run() -> list[float]:
-        async with followed(peer, mirror, refresh_ms=7_000) as one:
-            return await Pauses(5, meanwhile=mend).run(one)
-
-    assert asyncio.run(run()) == [0.2, 0.4, 7.0, 0.2, 0.4]
+    async with followed(peer, mirror, refresh_ms=7_000) as one:
+        assert await Pauses(5, meanwhile=mend).run(one) == [0.2, 0.4, 7.0, 0.2, 0.4]
 
 
 @pytest.mark.parametrize("quotas", [quotas_answer(), hangs_up], ids=["shown", "read in vain"])
-def test_a_tenth_of_a_core_is_spent_on_reading_at_most(mirror: SqliteMirror, quotas: Body) -> None:
+async def test_a_tenth_of_a_core_is_spent_on_reading_at_most(
+    mirror: SqliteMirror, quotas: Body
+) -> None:
     """However often the operator wants it; to wait for a broker costs nothing."""
     waits, reads = 0.2, 0.1
 
@@ -316,27 +317,20 @@ def test_a_tenth_of_a_core_is_spent_on_reading_at_most(mirror: SqliteMirror, quo
             pass
         return acls_answer(3)(version, body)
 
-    async def run() -> list[float]:
-        peer = broker(handlers={DESCRIBE_ACLS: answer, DESCRIBE_QUOTAS: quotas})
-        async with followed(peer, mirror, refresh_ms=100) as follower:
-            return await Pauses(1).run(follower)
-
-    (pause,) = asyncio.run(run())
+    peer = broker(handlers={DESCRIBE_ACLS: answer, DESCRIBE_QUOTAS: quotas})
+    async with followed(peer, mirror, refresh_ms=100) as follower:
+        (pause,) = await Pauses(1).run(follower)
     assert 9 * reads * 0.99 <= pause < 9 * (reads + waits)
 
 
-def test_rights_that_were_taken_away_apply_for_half_a_minute_at_most(
+async def test_rights_that_were_taken_away_apply_for_half_a_minute_at_most(
     mirror: SqliteMirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though a machine may take minutes to read what there is."""
     moments = itertools.count(step=1_000)
     monkeypatch.setattr(follower_module, "process_time", lambda: float(next(moments)))
-
-    async def run() -> list[float]:
-        async with followed(broker(acl("a")), mirror) as follower:
-            return await Pauses(1).run(follower)
-
-    assert asyncio.run(run()) == [follower_module.MAX_PAUSE]
+    async with followed(broker(acl("a")), mirror) as follower:
+        assert await Pauses(1).run(follower) == [follower_module.MAX_PAUSE]
 
 
 # --- this host
@@ -467,7 +461,7 @@ async def test_sizes_that_cannot_be(mirror: SqliteMirror, sent: bytes, reported:
     assert known(mirror).asked_at is None
 
 
-def test_a_login_that_is_refused_is_told_in_our_words(
+async def test_a_login_that_is_refused_is_told_in_our_words(
     mirror: SqliteMirror, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(_version: int, _body: bytes) -> bytes:
@@ -475,12 +469,8 @@ def test_a_login_that_is_refused_is_told_in_our_words(
         return b"\0\x3a" + bytes([len(said) + 1]) + said + b"\x01" + bytes(8) + b"\0"
 
     peer = broker(passwords={NAME: PASSWORD}, handlers={36: refuse})
-
-    async def run() -> list[float]:
-        async with followed(peer, mirror, login=True) as follower:
-            return await Pauses(9).run(follower)
-
-    pauses = asyncio.run(run())
+    async with followed(peer, mirror, login=True) as follower:
+        pauses = await Pauses(9).run(follower)
     assert pauses[-2:] == [10.0, 10.0], "a broker may lock out who keeps trying"
     problem = str(known(mirror).problem)
     assert problem.startswith(
