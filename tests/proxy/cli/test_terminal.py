@@ -194,6 +194,8 @@ def test_names_of_users_and_principals_are_understood_in_both_ways(config: Path)
 
 
 def full_disk() -> int:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs a device that is always full")
     return os.open("/dev/full", os.O_WRONLY)
 
 
