@@ -126,6 +126,12 @@ TOKEN = "reauth.enforce.token.expiry: false"
         ("failed", {"failure_reason": "timeout"}, "login failed: timeout", None),
         (
             "failed",
+            {"failure_reason": "refused_by_broker"},
+            "login failed: refused by broker",
+            "credentials that the broker accepts, if it was reachable: its log has the reason",
+        ),
+        (
+            "failed",
             {"failure_reason": "wrong_audience", "authentications": 2},
             "re-authentication failed: wrong audience",
             "another token: reauth-proxy token explain names the claim",
