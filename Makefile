@@ -18,7 +18,7 @@ THREE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 # The prose linter, and the texts that it checks.
 VALE := github.com/vale-cli/vale/v3/cmd/vale@v3.22.0
 PROSE := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md deploy/README.md docs/generate proxy sasl metrics \
-	$(wildcard docs/*.md) tests benchmarks deploy/grafana $(wildcard deploy/*.py)
+	$(wildcard docs/*.md) tests benchmarks $(wildcard deploy/*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fast pythons slow cluster check static fmt lint types imports prose docs site pictures docs-check cov fuzz bench kafka-drift record schemas lock

@@ -1,4 +1,4 @@
-"""Writes the files that the code declares: tables of the docs, dashboards, the chart.
+"""Writes the files that the code declares: tables of the docs, the chart.
 
 python -m docs.generate            write them
 python -m docs.generate --check    write nothing; status 1 if a file is out of date
@@ -7,7 +7,6 @@ python -m docs.generate --check    write nothing; status 1 if a file is out of d
 import argparse
 import sys
 
-from deploy.grafana.generate import dashboards
 from deploy.helm.schema import chart
 from docs.generate.reference import pages
 
@@ -18,7 +17,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--check", action="store_true", help="check whether the files are current")
     check = parser.parse_args(arguments).check
     status = 0
-    for files in (pages, dashboards, chart):  # the chart has copies of dashboards
+    for files in (pages, chart):
         for file, text in files().items():
             if file.is_file() and file.read_text() == text:
                 continue

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from tests.support.kafka.clients import User, password_of, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.sasl_clients import Confluent, run_program
 from tests.support.kafka.sasl_differential.transcript import Actor
-from tests.support.kafka.sessions import PARTITIONS, Client, KafkaPython, Records, run_python
+from tests.support.kafka.sessions import PARTITIONS, Records, run_python
 from tests.support.kafka.wire_client import WireClient
 from tests.support.proxy_process import ProxyProcess, gateway_config
 from tests.support.sasl import Issuer
@@ -56,13 +57,13 @@ AT = (
 """Clients of each proxy; those of the first survive that it is killed as a whole."""
 LOGINS = 2
 """Logins of each of them: a producer, a transactional one, and a group."""
-IN_PROCESS: dict[str, type[Client]] = {"librdkafka": Confluent, "python": KafkaPython}
 JAVA = {"java-new": "4.1.0", "java-old": "2.1.1"}
 PROGRAMS: dict[str, Callable[[], list[str]]] = {
     "franz": lambda: [str(go.program("franz"))],
     "sarama": lambda: [str(go.program("sarama"))],
     "sarama-raw": lambda: [str(go.program("sarama"))],
     "kafkajs": packages.kafkajs,
+    "python": lambda: [sys.executable, "-m", "tests.support.kafka.sessions", "kafka-python"],
     "python-old": partial(packages.python, "kafka-python", "2.3.3"),
     "aiokafka": partial(packages.python, "aiokafka", "0.14.0"),
 }
@@ -73,7 +74,7 @@ RELOADS = 100
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """The parts of a `Login` that clients in Python need."""
+    """The parts of a `Login` that librdkafka needs."""
 
     name: str
     user: User
@@ -114,9 +115,9 @@ class Clients:
     def _run(self, name: str, topics: list[str], bootstrap: str) -> Records:
         """Run a client as the user `name`, once for each topic, which it has to itself."""
         own = user(self._issuer, SCRAM, name)
-        if name in IN_PROCESS:
+        if name == "librdkafka":
             logins = [Who(topic, own) for topic in topics]
-            return run_python(IN_PROCESS[name], bootstrap, logins, self.until, self._directory)
+            return run_python(Confluent, bootstrap, logins, self.until, self._directory)
         if name in JAVA:
             path = f"{java.compiled('Sessions')}:{java.client_class_path(JAVA[name])}"
             files = []
