@@ -1,6 +1,5 @@
 """Requests in versions that Kafka 4.0 dropped (KIP-896): which pass unjudged, and what is known."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,16 +91,6 @@ def test_what_the_proxy_answers_itself_is_recorded() -> None:
     play = passing()
     play.client(request(29, 0, 3, b"\x01\xff\xff\xff\xff\xff\xff\x01\x01"))
     assert play.connection.stages.dropped_versions == {route_key(29, 0)} <= DROPPED_BY_KAFKA_4
-
-
-def test_kafka_4_is_sent_none_of_them() -> None:
-    """It announces Produce from v0 all the same."""
-    offer = everything(enforces_acls=False)
-    kept = FIRST_KEPT_BY_KAFKA_4[PRODUCE]
-    routes = {key: route for key, route in offer.routes.items() if key not in DROPPED_BY_KAFKA_4}
-    play = logged_in(Playbook(offer=replace(offer, routes=routes)))
-    play.client(old(PRODUCE, kept - 1, 3))
-    assert play.take() == ["closed unsupported_api", "close"]
 
 
 class TestProduce:

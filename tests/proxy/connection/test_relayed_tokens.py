@@ -22,7 +22,7 @@ from tests.support.frames import (
     response,
 )
 from tests.support.playbook import OAUTHBEARER, Playbook
-from tests.support.relayed_logins import answered, raw, relaying, settings, shaken
+from tests.support.relayed_logins import Login, answered, raw, relaying, settings, shaken
 from tests.support.sasl import (
     NOW,
     SETTINGS,
@@ -357,3 +357,9 @@ def test_a_token_that_nobody_verified_here_ends_no_session(enforcement: Enforcem
     play = offered(relaying(enforcement=enforcement, max_reauth_ms=0), bearer())
     play.broker(answered(2))
     assert (play.session.deadline, play.session.killed_after) == (None, None)
+
+
+def test_other_mechanisms_are_the_brokers_alone() -> None:
+    play = verifying()
+    Login(play, play.broker).run()
+    assert play.session.identity == Identity("User:alice")

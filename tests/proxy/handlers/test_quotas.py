@@ -67,6 +67,7 @@ def test_only_validated_is_not_stored() -> None:
         validate_only=True,
     )
     assert [code for code, _ in reported] == ["none", "invalid_request"]
+    alter(store, ([("user", "v")], [(PRODUCER, 0.0)]))
     assert store.quota_version() == 0
 
 
