@@ -28,10 +28,7 @@ if sys.version_info >= (3, 15):  # confluent-kafka has no wheel for it
         "proxy/cli/test_report_options.py",
         "proxy/delivery",
         "proxy/demo",
-        *(
-            f"proxy/process/test_{it}.py"
-            for it in ("service_manager", "start_delivery", "take_over")
-        ),
+        *(f"proxy/process/test_{it}.py" for it in ("start_delivery", "take_over")),
     ]
 
 

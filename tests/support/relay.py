@@ -102,8 +102,6 @@ class Shell:
     clients: set[ClientSide] = field(default_factory=set)
     tasks: list["asyncio.Task[object]"] = field(default_factory=list)
     secured: Secured = field(default_factory=Secured)
-    met: list[WrongProtocol] = field(default_factory=list)
-    """Hosts of clients that sent TLS to a plain listener."""
     unwelcome: list[str] = field(default_factory=list)
     """First bytes received instead of a TLS handshake."""
 
@@ -119,9 +117,8 @@ class Shell:
             now=self.loop.time(),
         )
 
-    def wrong_protocol(self, client: ClientSide, protocol: WrongProtocol) -> None:
+    def wrong_protocol(self, client: ClientSide, _protocol: WrongProtocol) -> None:
         assert client in self.clients
-        self.met.append(protocol)
 
     def closed(self, client: ClientSide) -> None:
         self.clients.discard(client)
