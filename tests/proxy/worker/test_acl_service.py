@@ -618,11 +618,17 @@ def test_groups_are_handled_alike_for_acls_and_quotas(store: Failing) -> None:
     quotas = QuotaService(
         Quotas.model_validate(enforced), cast(Any, store), table, 0, clock=lambda: 0
     )
-    play = Playbook(
-        rights=rights, quotas=quotas, offer=everything(rewritten=frozenset(), metered=True)
-    )
-    play.now = float(int(play.now))
-    alice = logged_in(play, groups=("analysts",))
+
+    def client(sub: str, group: str) -> Playbook:
+        offer = everything(rewritten=frozenset(), metered=True)
+        play = Playbook(rights=rights, quotas=quotas, offer=offer)
+        play.now = float(int(play.now))
+        return logged_in(play, sub=sub, groups=(group,))
+
+    alice, carol = client("alice", "analysts"), client("carol", "interns")
+    carol.client(produce(3, "mine", version=9))
+    assert produce_error(carol) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert carol.paused == set(), "a client outside the group has no limit"
     alice.client(produce(3, "mine", version=9))
     assert alice.to_broker
     assert alice.paused == {"client"}, "over the quota"
