@@ -76,11 +76,13 @@ def test_what_it_names_is_told_all_at_once_too(tmp_path: Path) -> None:
         ("a: b\na: c\n", ":2: the key 'a' is a duplicate"),
         ("", ": is empty"),
         ("- a\n", ": must be"),
+        (None, ": cannot be read: No such file or directory"),
     ],
 )
-def test_what_is_no_document_has_its_line(tmp_path: Path, text: str, place: str) -> None:
+def test_what_is_no_document_has_its_line(tmp_path: Path, text: str | None, place: str) -> None:
     file = tmp_path / "proxy.yaml"
-    file.write_text(text)
+    if text is not None:
+        file.write_text(text)
     assert refusal("config", "check", file).startswith(f"reauth-proxy: {file}{place}")
 
 
