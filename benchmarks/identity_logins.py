@@ -5,7 +5,8 @@
 Needs Java 17 and Kafka's jars. One proxy for each `upstream.identity`, in front of one Kafka; one
 client connects, logs in with OAUTHBEARER, asks for Metadata and closes, at each proxy by turns. The
 principal is known: its delegation token exists. A row has the CPU of the proxy and the time that
-one login takes, and the median ratios to the proxy's own login with the same mechanism.
+one login takes, and the median ratios to the proxy's own login with the same mechanism. All tokens
+that Kafka verifies are signed with ES256.
 """
 
 import json
@@ -38,7 +39,7 @@ from tests.support.kafka.upstream import (
 from tests.support.kafka.wire_client import WireClient, metadata_fields
 from tests.support.messages import request_body
 from tests.support.proxy_process import ProxyProcess
-from tests.support.sasl import AUDIENCE, ISSUER, Issuer
+from tests.support.sasl import AUDIENCE, EC_KID, ISSUER, Issuer
 
 ROUNDS = 15
 LOGINS = 40
@@ -128,7 +129,9 @@ def main() -> None:
             own = directory / str(number)
             own.mkdir()
             login = (
-                by_token_file(own, issuer.mint(GATE, lifetime=86_400))
+                by_token_file(
+                    own, issuer.mint(GATE, lifetime=86_400, algorithm="ES256", kid=EC_KID)
+                )
                 if row == "proxy OAUTHBEARER"
                 else by_password(SCRAM, own)
             )

@@ -1,8 +1,8 @@
 """Sessions of a library of Python, in threads: `sasl_clients` describes what all programs do.
 
-This module is also a program, for libraries that cannot be in the environment of the tests. Its
-arguments are `kafka-python` or `aiokafka`, bootstrap servers, a file (it continues until that
-exists), and a file with logins as the programs of `go/` read it, by password.
+This module is also a program, for libraries that cannot be in the environment of the tests or that
+wait without end. Its arguments are `kafka-python` or `aiokafka`, bootstrap servers, a file (it
+continues until that exists), and a file with logins as the programs of `go/` read it, by password.
 """
 
 import asyncio
@@ -210,6 +210,15 @@ class KafkaPython(Client):
         self._consumer.close()
 
 
+class KafkaPythonWithoutTransactions(KafkaPython):
+    """kafka-python, whose transactions time out after a connection ended (2.3.3, 3.0.12)."""
+
+    def transact(self, values: Sequence[bytes], *, is_committed: bool) -> None:
+        if is_committed:
+            for value in values:
+                self._plain.send(self._topic, value, partition=PLAIN_PARTITIONS).get(CALL_SECONDS)
+
+
 class Aiokafka(Client):
     """aiokafka, in an event loop of its own."""
 
@@ -320,7 +329,10 @@ class PasswordLogin:
 
 def main(name: str, bootstrap: str, until: str, file: str) -> None:
     """Run the program."""
-    libraries: dict[str, type[Client]] = {"kafka-python": KafkaPython, "aiokafka": Aiokafka}
+    libraries: dict[str, type[Client]] = {
+        "kafka-python": KafkaPythonWithoutTransactions,
+        "aiokafka": Aiokafka,
+    }
     logins = [PasswordLogin(one) for one in json.loads(Path(file).read_text())]
     for login, written in run_python(
         libraries[name], bootstrap, logins, Path(until), Path()
