@@ -280,20 +280,26 @@ class Server:
         return self._predecessor.sockets()
 
     def _bind_addresses(self, inherited: Inherited) -> None:
-        addresses = [(one.name, one.address) for one in self._config.listeners]
+        addresses = [
+            (one.name, f"listeners[{number}].address", one.address)
+            for number, one in enumerate(self._config.listeners)
+        ]
         http = self._config.http.address
         if http is not None:
-            addresses.append((_HTTP, http))
+            addresses.append((_HTTP, "http.address", http))
         bound = {}
-        for name, address in addresses:
+        for name, _, address in addresses:
             sock = inherited.take_listening(address.host, address.port)
             if sock is not None:
                 bound[name] = sock
-        to_bind = [(name, address) for name, address in addresses if name not in bound]
+        to_bind = [each for each in addresses if each[0] not in bound]
         with ExitStack() as claims:
-            for _, address in to_bind:
-                claims.enter_context(closing(Claim(address.host, address.port))).take()
-            for name, address in to_bind:
+            for _, key, address in to_bind:
+                try:
+                    claims.enter_context(closing(Claim(address.host, address.port))).take()
+                except ConfigError as error:
+                    raise ConfigError(key, error.problem) from error
+            for name, _, address in to_bind:
                 bound[name] = listen(address.host, address.port)
         for one in self._config.listeners:
             keep_alive(bound[one.name], one.socket_keepalive_idle_ms)

@@ -200,19 +200,19 @@ def another(tmp_path: Path) -> Serving:
     return Serving(directory, workers=1)
 
 
-@pytest.mark.parametrize("which", ["clients", "http"])
-def test_another_proxy_is_not_joined(serving: Serving, tmp_path: Path, which: str) -> None:
+@pytest.mark.parametrize("key", ["listeners[0].address", "http.address"])
+def test_another_proxy_is_not_joined(serving: Serving, tmp_path: Path, key: str) -> None:
     """With SO_REUSEPORT the kernel would give it a part of the other's clients."""
     serving.start()
     other = another(tmp_path)
-    if which == "http":
+    if key == "http.address":
         other.settings["http"]["address"] = f"127.0.0.1:{serving.port}"
     else:
         other.settings["listeners"][0]["address"] = f"127.0.0.1:{serving.http_port}"
     other.write()
     with other:
         (line,) = other.refusal()
-        assert line.endswith("Address already in use")
+        assert line.startswith(f"reauth-proxy: {key}: cannot listen on 127.0.0.1:")
 
 
 def as_gateway(serving: Serving, first: int) -> None:
