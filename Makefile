@@ -12,8 +12,8 @@ PROJECT := pyproject.toml requirements/build.in
 
 # A file's tests share what they started. Three processes on two cores, as most tests wait for Kafka,
 # Spark or another process; in the order of the folders, which begins with those that wait longest:
-# xdist would end with them.
-THREE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# xdist would end with them. A process that died is not replaced: xdist may then wait without end.
+THREE := --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # The prose linter, and the texts that it checks.
 VALE := github.com/vale-cli/vale/v3/cmd/vale@v3.22.0

@@ -2,8 +2,10 @@
 connected."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -199,23 +201,24 @@ def test_a_directory_that_stops(slapd: Slapd, monkeypatch: pytest.MonkeyPatch) -
     settings = settings_of(slapd.folder, slapd.settings())[0]
 
     async def run() -> None:
-        directory = Directory(settings, warnings.append)
-        assert await directory.verify("alice", SECRET) == ()
-        slapd.process.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(directories, "TIMEOUT", 0.5)
-        for _ in range(2):
+        # uvloop would wait without end for a connection to a directory that stands still
+        with closing(Directory(settings, warnings.append)) as directory:
+            assert await directory.verify("alice", SECRET) == ()
+            slapd.process.send_signal(signal.SIGSTOP)
+            await asyncio.to_thread(os.waitpid, slapd.process.pid, os.WUNTRACED)
+            monkeypatch.setattr(directories, "TIMEOUT", 0.5)
+            for _ in range(2):
+                found = await directory.verify("alice", SECRET)
+                assert isinstance(found, Failure)
+                assert found.reason is IS_AWAY
+            slapd.process.send_signal(signal.SIGCONT)
+            monkeypatch.setattr(directories, "TIMEOUT", PATIENCE_SECONDS)
+            assert await directory.verify("alice", SECRET) == ()
+            slapd.process.kill()
+            await asyncio.to_thread(slapd.process.wait)
             found = await directory.verify("alice", SECRET)
             assert isinstance(found, Failure)
-            assert found.reason is IS_AWAY
-        slapd.process.send_signal(signal.SIGCONT)
-        monkeypatch.setattr(directories, "TIMEOUT", PATIENCE_SECONDS)
-        assert await directory.verify("alice", SECRET) == ()
-        slapd.process.kill()
-        await asyncio.to_thread(slapd.process.wait)
-        found = await directory.verify("alice", SECRET)
-        assert isinstance(found, Failure)
-        assert found.detail.startswith("cannot be reached: ")
-        directory.close()
+            assert found.detail.startswith("cannot be reached: ")
 
     uvloop.run(run())
     assert [one.partition(" ")[2] for one in warnings[:2]] == ["has not answered within 0.5 s"] * 2
