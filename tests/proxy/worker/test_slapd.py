@@ -201,7 +201,6 @@ def test_a_directory_that_stops(slapd: Slapd, monkeypatch: pytest.MonkeyPatch) -
     settings = settings_of(slapd.folder, slapd.settings())[0]
 
     async def run() -> None:
-        # uvloop would wait without end for a connection to a directory that stands still
         with closing(Directory(settings, warnings.append)) as directory:
             assert await directory.verify("alice", SECRET) == ()
             slapd.process.send_signal(signal.SIGSTOP)
