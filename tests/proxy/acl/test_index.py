@@ -58,7 +58,7 @@ from tests.support.acl_index import (
     ],
 )
 def test_a_decision(acls: list[Acl], allowed: bool) -> None:
-    """By example; a naive scan judges many more."""
+    """Examples; another test compares many decisions with a naive scan."""
     assert may(index(*acls)) is allowed
     assert acl_index.decide(acls, [ALICE], ADDRESS, READ, TOPIC, "orders") is allowed
 

@@ -266,7 +266,7 @@ def aws(servers: str = MSK) -> RenewedTokens:
 
 
 def signed(token: str) -> tuple[str, dict[str, str]]:
-    """The host and the fields of a signed URL, whose signature is verified (Signature Version 4,
+    """Verify the signature of a signed URL; return the URL's host and fields (Signature Version 4,
     "Create a signed AWS API request")."""
     url = urlsplit(urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode())
     fields = dict(parse_qsl(url.query))

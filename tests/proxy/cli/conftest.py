@@ -18,6 +18,6 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store_path(store: Store, path: Path) -> Path:
-    """Where an empty store is."""
+    """Return the path of an empty store."""
     store.close()
     return path

@@ -638,7 +638,7 @@ def test_a_flood_of_what_the_proxy_answers_is_answered_in_turns() -> None:
 
 
 def test_what_is_judged_is_judged_in_turns() -> None:
-    """By its bytes: the longer a request is, the more it may take."""
+    """The limit of a turn depends on the length of the requests."""
     names = [f"group-{number}" for number in range(20)]
     one = Describer()
     in_turns(one.play).client(*(describe(number, *names) for number in range(FLOOD)))

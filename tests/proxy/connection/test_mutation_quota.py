@@ -398,7 +398,7 @@ def test_who_becomes_a_super_user_in_the_middle_of_a_produce() -> None:
 
 
 def test_who_is_no_super_user_any_more_in_the_middle_of_a_request() -> None:
-    """A connection whose requests are taken only because of a quota."""
+    """Only a quota decides about the requests of the connection."""
     rights = Judge()
     admit = rights.admit
     rights.admit = lambda *_: None  # type: ignore[assignment,method-assign]

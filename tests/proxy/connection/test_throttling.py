@@ -450,7 +450,7 @@ def test_what_was_not_settled_outlasts_the_connection() -> None:
 
 
 class TestANewConnection:
-    """Of a client whose quota was exceeded on another one, by two seconds."""
+    """Another connection of the client exceeded the quota by two seconds."""
 
     def indebted(self, key: QuotaKey = PRODUCER, mode: str = "enforce") -> Reconnecting:
         given = Reconnecting({key: RATE}, mode=mode)

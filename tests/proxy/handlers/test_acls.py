@@ -386,7 +386,7 @@ def test_too_many_items(api_key: int, version: int, rights: bool) -> None:
     assert store.transactions == 0
 
 
-# What clients are answered whose changes the store cannot take: an error for each item
+# If the store cannot apply a client's changes, the response has an error for each item
 
 CANNOT = ("kafka_storage_error", "The store cannot be read or written at the moment.")
 

@@ -270,7 +270,7 @@ class KeyUpdater:
         return bool(self._openssl.SSL_connect(self._ssl) == 1)
 
     def update_keys(self, count: int = 1, *, answer: bool) -> bytes:
-        """What updates its own key so often, and wants the other's updated."""
+        """Return `count` key updates; `answer` also requests an update of the peer's key."""
         for _ in range(count):
             assert self._openssl.SSL_key_update(self._ssl, int(answer)) == 1
             assert self._openssl.SSL_do_handshake(self._ssl) == 1
@@ -290,7 +290,7 @@ class KeyUpdater:
         return said
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._openssl.SSL_free(self._ssl)
         self._openssl.SSL_CTX_free(self._context)
 
@@ -473,7 +473,7 @@ def message(size: int, *, kind: int = 1) -> bytes:
 
 
 def given(*reads: bytes, encrypted: bool = False) -> list[bytes] | None:
-    """What is given to OpenSSL, in pieces; None: it is refused."""
+    """Return the pieces that OpenSSL receives; None if the input is refused."""
     messages, kept, pieces = HandshakeMessages(), b"", []
     for read in reads:
         kept += read

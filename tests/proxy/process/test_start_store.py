@@ -282,7 +282,7 @@ class PeerAt(Peer):
 
 
 class Waiting(Serving):
-    """A proxy whose broker, which keeps its ACLs and quotas, does not exist yet."""
+    """A proxy that keeps ACLs and quotas at a broker that is not running yet."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, workers=2)

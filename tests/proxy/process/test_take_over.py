@@ -372,7 +372,7 @@ def test_half_a_hand_over_is_none(path: Path, answer: bytes, problem: str) -> No
     assert "does not hand over its sockets" in str(raised.value)
 
 
-# Notifications to systemd, whose socket a test listens on
+# Notifications to systemd; the test listens on systemd's socket
 
 
 @pytest.fixture(params=["path", "abstract"])
