@@ -20,7 +20,15 @@ class AuthorizerMode(StrEnum):
     ENFORCE = "enforce"
 
 
-class ResourceType(IntEnum):
+class Code(IntEnum):
+    """Base of the codes; those of a later Kafka become UNKNOWN (KIP-140)."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Code | None":
+        return cls(0) if isinstance(value, int) else None
+
+
+class ResourceType(Code):
     """Types of resources (`ResourceType`)."""
 
     UNKNOWN = 0
@@ -34,7 +42,7 @@ class ResourceType(IntEnum):
     USER = 7
 
 
-class PatternType(IntEnum):
+class PatternType(Code):
     """Ways to match the name of an ACL with that of a resource (KIP-290)."""
 
     UNKNOWN = 0
@@ -48,7 +56,7 @@ class PatternType(IntEnum):
     """Pattern of every name with this prefix; `*` is an ordinary character here."""
 
 
-class Operation(IntEnum):
+class Operation(Code):
     """Operations on resources (`AclOperation`)."""
 
     UNKNOWN = 0
@@ -70,7 +78,7 @@ class Operation(IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
-class Permission(IntEnum):
+class Permission(Code):
     """Permissions of ACLs (`AclPermissionType`)."""
 
     UNKNOWN = 0

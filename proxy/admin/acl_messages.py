@@ -116,11 +116,6 @@ DESCRIBE_VERSIONS: Final = (0, ACLS_BATCHED)
 _FIRST_WITH_PATTERN_TYPE: Final = 1
 _LITERAL_ONLY: Final = "the broker supports literal patterns only"
 
-_RESOURCE_TYPES: Final = {one.value: one for one in ResourceType}
-_PATTERN_TYPES: Final = {one.value: one for one in PatternType}
-_OPERATIONS: Final = {one.value: one for one in Operation}
-_PERMISSIONS: Final = {one.value: one for one in Permission}
-
 
 def describe_request(api_version: int, wanted: AclFilter) -> messages.DescribeAclsRequest:
     """Return a DescribeAcls request, v0 to v3. Raises UnsupportedVersion."""
@@ -216,13 +211,12 @@ def _acl(
     entry: messages.DescribeAclsResponse.AclDescription
     | messages.DeleteAclsResponse.DeleteAclsMatchingAcl,
 ) -> Acl:
-    """Return an ACL; codes of a newer broker become UNKNOWN (KIP-140)."""
     return Acl(
-        _RESOURCE_TYPES.get(resource.resource_type, ResourceType.UNKNOWN),
-        _PATTERN_TYPES.get(resource.pattern_type, PatternType.UNKNOWN),
+        ResourceType(resource.resource_type),
+        PatternType(resource.pattern_type),
         resource.resource_name,
         entry.principal,
         entry.host,
-        _OPERATIONS.get(entry.operation, Operation.UNKNOWN),
-        _PERMISSIONS.get(entry.permission_type, Permission.UNKNOWN),
+        Operation(entry.operation),
+        Permission(entry.permission_type),
     )

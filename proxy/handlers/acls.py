@@ -69,12 +69,6 @@ from proxy.wire.error_codes import ErrorCode
 from proxy.wire.messages import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 from proxy.wire.primitives import Malformed, array_length
 
-_RESOURCE_TYPES: Final = {one.value: one for one in ResourceType}
-_PATTERN_TYPES: Final = {one.value: one for one in PatternType}
-_OPERATIONS: Final = {one.value: one for one in Operation}
-_PERMISSIONS: Final = {one.value: one for one in Permission}
-
-
 AclFilterParts = tuple[int, str | None, int, str | None, str | None, int, int]
 """Fields of a filter, in their order."""
 
@@ -82,13 +76,13 @@ AclFilterParts = tuple[int, str | None, int, str | None, str | None, int, int]
 def acl_of(creation: CreateAclsRequest.AclCreation) -> Acl:
     """Return the ACL of one creation."""
     return Acl(
-        _RESOURCE_TYPES.get(creation.resource_type, ResourceType.UNKNOWN),
-        _PATTERN_TYPES.get(creation.resource_pattern_type, PatternType.UNKNOWN),
+        ResourceType(creation.resource_type),
+        PatternType(creation.resource_pattern_type),
         creation.resource_name,
         creation.principal,
         creation.host,
-        _OPERATIONS.get(creation.operation, Operation.UNKNOWN),
-        _PERMISSIONS.get(creation.permission_type, Permission.UNKNOWN),
+        Operation(creation.operation),
+        Permission(creation.permission_type),
     )
 
 
@@ -113,13 +107,13 @@ def filter_of(parts: AclFilterParts) -> AclFilter:
     """Return the filter of these fields."""
     resource_type, name, pattern_type, principal, host, operation, permission = parts
     return AclFilter(
-        resource_type=_RESOURCE_TYPES.get(resource_type, ResourceType.UNKNOWN),
-        pattern_type=_PATTERN_TYPES.get(pattern_type, PatternType.UNKNOWN),
+        resource_type=ResourceType(resource_type),
+        pattern_type=PatternType(pattern_type),
         name=name,
         principal=principal,
         host=host,
-        operation=_OPERATIONS.get(operation, Operation.UNKNOWN),
-        permission=_PERMISSIONS.get(permission, Permission.UNKNOWN),
+        operation=Operation(operation),
+        permission=Permission(permission),
     )
 
 
