@@ -9,36 +9,21 @@ Kafka's `common/metadata`.
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.acl.validation import acl_refusal
+from proxy.admin.quota_messages import ClientQuotaEntity, known_quotas
 from proxy.errors import ProxyError
-from proxy.quota.model import (
-    DEFAULT,
-    BadEntity,
-    Default,
-    EntityType,
-    QuotaEntity,
-    QuotaKey,
-    key_of,
-    value_problem,
-)
+from proxy.quota.model import Quotas
 from proxy.store.interface import CredentialKey, StoreError
-from proxy.wire.primitives import (
-    Malformed,
-    array_length,
-    int8,
-    int32,
-    nullable_string,
-    skip_tags,
-    string,
-    uvarint,
-)
+from proxy.wire import messages
+from proxy.wire.codec import decode
+from proxy.wire.primitives import Malformed, uvarint
+from proxy.wire.schema import Message
 from sasl.credentials import ScramCredential, ScramMechanism
 
 MAX_BATCH: Final = 67_108_864
@@ -179,26 +164,21 @@ def crc32c(data: bytes) -> int:
 
 
 _FRAME_VERSION: Final = 1
-_FLOAT64: Final = struct.Struct(">d")
-_UUID_BYTES: Final = 16
 
-_Entity = tuple[tuple[str, str | None], ...]
-
-
-class _Type(IntEnum):
-    """Types of records that are read; all are at version 0 up to Kafka 4.4."""
-
-    UserScramCredentialRecord = 11
-    ClientQuotaRecord = 14
-    AccessControlEntryRecord = 18
-    RemoveAccessControlEntryRecord = 19
-    RemoveUserScramCredentialRecord = 22
-    BeginTransactionRecord = 23
-    EndTransactionRecord = 24
-    AbortTransactionRecord = 25
-
-
-_TYPES: Final = {one.value: one for one in _Type}
+_KINDS: Final[Mapping[int, type[Message]]] = {
+    kind.HEAD.api_key: kind
+    for kind in (
+        messages.UserScramCredentialRecord,
+        messages.ClientQuotaRecord,
+        messages.AccessControlEntryRecord,
+        messages.RemoveAccessControlEntryRecord,
+        messages.RemoveUserScramCredentialRecord,
+        messages.BeginTransactionRecord,
+        messages.EndTransactionRecord,
+        messages.AbortTransactionRecord,
+    )
+}
+"""Records that are read, by type; all are at version 0 up to Kafka 4.4."""
 
 
 class UnknownRecord(ProxyError):
@@ -214,9 +194,9 @@ class Metadata:
     """Number of users, ACLs and quotas that are invalid or that this version does not know. Set by
     `end`."""
     _acls: dict[bytes, Acl | None] = field(default_factory=dict)
-    _quotas: dict[_Entity, dict[str, float]] = field(default_factory=dict)
+    _quotas: dict[ClientQuotaEntity, dict[str, float]] = field(default_factory=dict)
     _bad_users: set[tuple[str, int]] = field(default_factory=set)
-    _transaction: list[tuple[_Type, bytes]] | None = None
+    _transaction: list[Message] | None = None
     """Records of the open transaction; None without one."""
 
     def apply(self, record: bytes) -> None:
@@ -226,183 +206,104 @@ class Metadata:
             raise UnknownRecord(
                 f"a record in a frame of version {frame} is unknown to this program"
             )
-        kind, position = uvarint(record, position)
+        key, position = uvarint(record, position)
         version, position = uvarint(record, position)
-        if (known := _TYPES.get(kind)) is None:
+        if (kind := _KINDS.get(key)) is None:
             return
-        if version != 0:
+        if not kind.HEAD.versions.has(version):
             raise UnknownRecord(
-                f"{known.name} of version {version} is unknown to this program: use a later one"
+                f"{kind.__name__} of version {version} is unknown to this program: use a later one"
             )
-        body = record[position:]
-        match known:
-            case _Type.BeginTransactionRecord:
+        entity = decode(kind, version, record, position, is_last=True)
+        match entity:
+            case messages.BeginTransactionRecord():
                 self._transaction = []
-            case _Type.EndTransactionRecord:
+            case messages.EndTransactionRecord():
                 done, self._transaction = self._transaction or [], None
                 for one in done:
-                    self._do(*one)
-            case _Type.AbortTransactionRecord:
+                    self._do(one)
+            case messages.AbortTransactionRecord():
                 self._transaction = None
             case _ if self._transaction is not None:
-                self._transaction.append((known, body))
+                self._transaction.append(entity)
             case _:
-                self._do(known, body)
+                self._do(entity)
 
     def end(self) -> None:
         """Drop an open transaction, and count the entries that are left out."""
         self._transaction = None
-        known = self.quotas()
-        quotas = sum(map(len, self._quotas.values())) - sum(map(len, known.values()))
+        _, unknown_quotas = known_quotas(self._quotas)
         acls = sum(one is None for one in self._acls.values())
-        self.left_out = len(self._bad_users) + acls + quotas
+        self.left_out = len(self._bad_users) + acls + len(unknown_quotas)
 
     def acls(self) -> frozenset[Acl]:
         """Return the ACLs."""
         return frozenset(one for one in self._acls.values() if one is not None)
 
-    def quotas(self) -> dict[QuotaEntity, dict[QuotaKey, float]]:
+    def quotas(self) -> Quotas:
         """Return the quotas."""
-        found: dict[QuotaEntity, dict[QuotaKey, float]] = {}
-        for parts, values in self._quotas.items():
-            if (entity := _entity(parts)) is None:
-                continue
-            for name, value in values.items():
-                key = key_of(entity, name)
-                if key is not None and value_problem(key, value) is None:
-                    found.setdefault(entity, {})[key] = value
-        return found
+        return known_quotas(self._quotas)[0]
 
-    def _do(self, kind: _Type, body: bytes) -> None:
-        if skip_tags(body, self._read(kind, body)) != len(body):
-            raise Malformed("a record with a wrong size")
+    def _do(self, record: Message) -> None:
+        match record:
+            case messages.UserScramCredentialRecord():
+                self._add_scram(record)
+            case messages.RemoveUserScramCredentialRecord():
+                self._forget(record.name, record.mechanism)
+            case messages.AccessControlEntryRecord():
+                self._add_acl(record)
+            case messages.RemoveAccessControlEntryRecord():
+                self._acls.pop(record.id, None)
+            case messages.ClientQuotaRecord():
+                self._set_quota(record)
 
-    def _read(self, kind: _Type, body: bytes) -> int:
-        """Apply a record; return the position of its tagged fields."""
-        match kind:
-            case _Type.UserScramCredentialRecord:
-                return self._scram(body)
-            case _Type.RemoveUserScramCredentialRecord:
-                return self._remove_scram(body)
-            case _Type.AccessControlEntryRecord:
-                return self._acl(body)
-            case _Type.RemoveAccessControlEntryRecord:
-                return self._remove_acl(body)
-            case _:
-                return self._quota(body)
-
-    def _scram(self, body: bytes) -> int:
-        user, position = string(body, 0, True)
-        code, position = int8(body, position)
-        salt, position = _compact_bytes(body, position)
-        stored_key, position = _compact_bytes(body, position)
-        server_key, position = _compact_bytes(body, position)
-        iterations, position = int32(body, position)
+    def _add_scram(self, record: messages.UserScramCredentialRecord) -> None:
+        user, code = record.name, record.mechanism
         self._forget(user, code)
         mechanism = ScramMechanism.from_code(code)
         try:
-            if mechanism is None or len(stored_key) != mechanism.key_bytes or not user:
+            if mechanism is None or len(record.stored_key) != mechanism.key_bytes or not user:
                 raise ValueError(code)
             self.credentials[user, mechanism] = ScramCredential(
-                salt=salt, stored_key=stored_key, server_key=server_key, iterations=iterations
+                salt=record.salt,
+                stored_key=record.stored_key,
+                server_key=record.server_key,
+                iterations=record.iterations,
             )
         except ValueError:
             self._bad_users.add((user, code))
-        return position
-
-    def _remove_scram(self, body: bytes) -> int:
-        user, position = string(body, 0, True)
-        code, position = int8(body, position)
-        self._forget(user, code)
-        return position
 
     def _forget(self, user: str, code: int) -> None:
         self._bad_users.discard((user, code))
         if (mechanism := ScramMechanism.from_code(code)) is not None:
             self.credentials.pop((user, mechanism), None)
 
-    def _acl(self, body: bytes) -> int:
-        uuid, position = _uuid(body, 0)
-        resource_type, position = int8(body, position)
-        name, position = string(body, position, True)
-        pattern_type, position = int8(body, position)
-        principal, position = string(body, position, True)
-        host, position = string(body, position, True)
-        operation, position = int8(body, position)
-        permission, position = int8(body, position)
-        acl: Acl | None
-        try:
-            acl = Acl(
-                ResourceType(resource_type),
-                PatternType(pattern_type),
-                name,
-                principal,
-                host,
-                Operation(operation),
-                Permission(permission),
-            )
-        except ValueError:
-            acl = None
-        if acl is not None and acl_refusal(acl) is not None:
-            acl = None
-        if acl is None and permission != Permission.ALLOW:
+    def _add_acl(self, record: messages.AccessControlEntryRecord) -> None:
+        parsed = Acl(
+            ResourceType(record.resource_type),
+            PatternType(record.pattern_type),
+            record.resource_name,
+            record.principal,
+            record.host,
+            Operation(record.operation),
+            Permission(record.permission_type),
+        )
+        acl = None if acl_refusal(parsed) else parsed
+        if acl is None and record.permission_type != Permission.ALLOW:
             raise UnknownRecord(
-                f"an ACL of {principal!r} that may deny is unknown to this program: use a later one"
+                f"an ACL of {record.principal!r} that may deny is unknown to this program: use a"
+                " later one"
             )
-        self._acls[uuid] = acl
-        return position
+        self._acls[record.id] = acl
 
-    def _remove_acl(self, body: bytes) -> int:
-        uuid, position = _uuid(body, 0)
-        self._acls.pop(uuid, None)
-        return position
-
-    def _quota(self, body: bytes) -> int:
-        count, position = array_length(body, 0, True)
-        parts = []
-        for _ in range(count):
-            kind, position = string(body, position, True)
-            name, position = nullable_string(body, position, True)
-            position = skip_tags(body, position)
-            parts.append((kind, name))
-        key, position = string(body, position, True)
-        if position + _FLOAT64.size > len(body):
-            raise Malformed("ends inside a float64")
-        (value,) = _FLOAT64.unpack_from(body, position)
-        removed, position = int8(body, position + _FLOAT64.size)
-        values = self._quotas.setdefault(tuple(sorted(parts, key=str)), {})
-        if removed:
-            values.pop(key, None)
+    def _set_quota(self, record: messages.ClientQuotaRecord) -> None:
+        parts = ((one.entity_type, one.entity_name) for one in record.entity)
+        entity = ClientQuotaEntity(tuple(sorted(parts, key=str)))
+        values = self._quotas.setdefault(entity, {})
+        if record.remove:
+            values.pop(record.key, None)
         else:
-            values[key] = value
-        return position
-
-
-def _entity(parts: _Entity) -> QuotaEntity | None:
-    """Return an entity; None if this version does not know it."""
-    names: dict[EntityType, str | Default] = {}
-    try:
-        for kind, name in parts:
-            names[EntityType(kind)] = DEFAULT if name is None else name
-        return QuotaEntity.of(names)
-    except (ValueError, BadEntity):
-        return None
-
-
-def _compact_bytes(body: bytes, position: int) -> tuple[bytes, int]:
-    """Read COMPACT_BYTES."""
-    size, position = uvarint(body, position)
-    end = position + size - 1
-    if size < 1 or end > len(body):
-        raise Malformed("ends inside bytes")
-    return body[position:end], end
-
-
-def _uuid(body: bytes, position: int) -> tuple[bytes, int]:
-    end = position + _UUID_BYTES
-    if end > len(body):
-        raise Malformed("ends inside a uuid")
-    return body[position:end], end
+            values[record.key] = record.value
 
 
 LOG_DIRECTORY: Final = "__cluster_metadata-0"

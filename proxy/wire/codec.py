@@ -243,15 +243,19 @@ _NULL: Final = b"\xff"
 _NOT_NULL: Final = b"\x01"
 
 
-def decode(kind: type[M], version: int, data: bytes, position: int = 0) -> M:
-    """Read an entity that begins at `position`. Bytes after it are ignored, as in Kafka.
+def decode(
+    kind: type[M], version: int, data: bytes, position: int = 0, *, is_last: bool = False
+) -> M:
+    """Read an entity that begins at `position`.
 
-    Raises Malformed.
+    Bytes after it are ignored, as in Kafka, unless it must be the last. Raises Malformed.
     """
     try:
-        entity, _ = codec(kind, version).read(data, position)
+        entity, end = codec(kind, version).read(data, position)
     except (struct.error, IndexError):
         raise Malformed(f"ends inside {kind.__name__}") from None
+    if is_last and end != len(data):
+        raise Malformed(f"bytes after {kind.__name__}")
     assert isinstance(entity, kind)
     return entity
 

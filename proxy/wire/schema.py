@@ -1,8 +1,8 @@
 """Kafka's message definitions as data, and the entity types that are made of them on first use.
 
-`messages.txt` has a block per request and response, which `make schemas` generates from the
-definitions in the jar of Kafka's clients; `tests/drift/overlay.json` adds definitions that the jar
-lacks. A block is the message, its fields, and the structures that it contains with theirs:
+`messages.txt` has a block per request, response and record of a KRaft cluster, which `make schemas`
+generates from the definitions in Kafka's jars; `tests/drift/overlay.json` adds definitions that
+they lack. A block is the message, its fields, and the structures that it contains with theirs:
 
     API key, name, versions, "flexible=" first version with tagged fields, "unstable"
     name of a field, type, versions, "null=" versions, "default=", "tag=", "ignorable"

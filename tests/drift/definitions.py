@@ -1,9 +1,10 @@
 """Message definitions of a release of Kafka, and the proxy's compact form.
 
-They are in the clients' jar as JSON with comments (`common/message/*.json`; the README.md beside
-their source documents each attribute). The compact form is described in
-`proxy/wire/schema.py`. `overlay.json` names the messages that come from an older release, because
-the proxy still serves versions that Kafka has dropped, and has the versions that no release has.
+They are JSON with comments, in the jar of the clients (`common/message/*.json`) and, for the
+records of a KRaft cluster, of the metadata (`common/metadata/*.json`); the README.md beside their
+source documents each attribute. The compact form is described in `proxy/wire/schema.py`.
+`overlay.json` names the messages that come from an older release, because the proxy still serves
+versions that Kafka has dropped, and has the versions that no release has.
 """
 
 import json
@@ -25,15 +26,15 @@ class Unreadable(ValueError):
     """The compact form cannot express a definition."""
 
 
-def read_definitions(jar: Path) -> dict[str, Definition]:
-    """Return the requests and responses of a release, by name.
+def read_definitions(jar: Path, names: str = "Request|Response") -> dict[str, Definition]:
+    """Return the messages of a release whose names end in `names`, by name.
 
     Raises Unreadable, OSError and zipfile.BadZipFile.
     """
     found = {}
     with zipfile.ZipFile(jar) as archive:
         for name in sorted(archive.namelist()):
-            if re.fullmatch(r"common/message/\w+(Request|Response)\.json", name):
+            if re.fullmatch(rf"common/\w+/\w*({names})\.json", name):
                 try:
                     definition = json.loads(_without_comments(archive.read(name).decode()))
                     if definition["validVersions"] != "none":
