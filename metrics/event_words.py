@@ -48,7 +48,7 @@ def advice(event: Event) -> str | None:
         case "failed", "bad_credentials":
             return "the right password: or the user does not exist"
         case "failed", "refused_by_broker":
-            return "credentials that the broker accepts, if it was up: its log has the reason"
+            return "credentials that the broker accepts: its log has the reason"
         case "failed", str(reason) if any(part in reason for part in _OF_TOKENS):
             return "another token: reauth-proxy token explain names the claim"
     return None

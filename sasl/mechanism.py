@@ -72,11 +72,11 @@ class FailureReason(StrEnum):
     ILLEGAL_STATE = "illegal_state"
     """A request arrived that is not legal at this point of the exchange."""
     REFUSED_BY_BROKER = "refused_by_broker"
-    """`sasl.termination: broker`: the broker refused it, or closed the connection instead of
-    answering."""
+    """`sasl.termination: broker`: the broker refused it; it closes the connection where the client
+    sends tokens without SaslAuthenticate."""
     BROKER_UNAVAILABLE = "broker_unavailable"
-    """`sasl.termination: broker`: no connection for a re-authentication to the same broker could be
-    opened."""
+    """`sasl.termination: broker`: the connection to the broker was lost during the login, or no
+    other one to the same broker could be opened for a re-authentication."""
     BROKER_FAULT = "broker_fault"
     """`sasl.termination: broker`: an answer of the broker broke the protocol."""
     DISPLACED = "displaced"

@@ -293,6 +293,13 @@ class RelayedSession:
         return under_way and self._channel is Channel.MAIN
 
     @property
+    def closed_reason(self) -> FailureReason:
+        """Reason of a login whose connection the broker closed: it refuses raw tokens like that,
+        and answers all other messages before it closes."""
+        refuses = isinstance(self.state, Authenticating) and self.state.raw
+        return FailureReason.REFUSED_BY_BROKER if refuses else FailureReason.BROKER_UNAVAILABLE
+
+    @property
     def is_unconfirmed(self) -> bool:
         """True if the exchange may be complete, which `confirmed` decides; the broker may then
         leave the message that was relayed last without an answer."""

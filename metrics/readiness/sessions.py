@@ -89,7 +89,8 @@ def sessions(
     """One row per connection: its identity, times, re-authentications and end.
 
     `ended_since_auth_ms` is the age of its last session at the end. Connections without SASL, which
-    are recorded only for denials, have no session to judge and are left out.
+    are recorded only for denials, have no session to judge and are left out, as are those whose
+    broker was lost during the login.
     """
     flags = {
         "killed": Occurrence.KILLED,
@@ -116,7 +117,8 @@ def sessions(
         FROM {connection_rows} AS c JOIN {identity_rows} AS i USING (connection_id)
         LEFT JOIN {outcome_rows} AS o USING (connection_id)
         LEFT JOIN {throttled_rows} AS t USING (connection_id)
-        WHERE principal IS NULL OR authentications > 0"""
+        WHERE authentications > 0
+            OR (principal IS NULL AND NOT {occurred(Occurrence.LOST_LOGIN)})"""
 
 
 def standing() -> str:

@@ -81,6 +81,8 @@ class Occurrence(IntFlag):
     """A re-authentication was refused as illegal at that time (Kafka's error 34)."""
     LEFT_OUT = 4096
     """The connection is beyond the bound of its client, and its single events are not read."""
+    LOST_LOGIN = 8192
+    """The broker was lost during the first login, which says nothing about the client."""
 
 
 ADDED = "alike-"
@@ -102,6 +104,8 @@ ROUNDING_MS = 1
 KILLED = ("expired", "token_expired")
 _ILLEGAL = "illegal_state"
 """`failure_reason` of a re-authentication that came too soon, or out of order."""
+_LOST = "broker_unavailable"
+"""`failure_reason` of a login during which the broker was lost."""
 REFUSED = ("authentication_failed", "authentication_timeout")
 """Values of `close_reason` for kills and failures, whose own events may be lost."""
 
@@ -184,7 +188,9 @@ _SAW = f"""CASE WHEN dropped_versions IS NOT NULL
     WHEN {is_kind(EventKind.EXPIRED_KILLED)} THEN {Occurrence.KILLED}
     WHEN {is_kind(EventKind.FAILED)} THEN {_FAILURE} | CASE
         WHEN authentications > 0 AND failure_reason = '{_ILLEGAL}'
-        THEN {Occurrence.REAUTH_REFUSAL.value} ELSE 0 END
+        THEN {Occurrence.REAUTH_REFUSAL.value}
+        WHEN authentications = 0 AND failure_reason = '{_LOST}'
+        THEN {Occurrence.LOST_LOGIN.value} ELSE 0 END
     WHEN {is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED)}
         THEN {Occurrence.DENIAL}
     WHEN is_summary THEN {Occurrence.SUMMARY} | CASE WHEN final

@@ -380,7 +380,7 @@ class RelayedLogin:
     def broker_closed(self, now: float) -> None:
         """Handle the end of the upstream connection."""
         if self._session.is_awaited:
-            self.failed(FailureReason.REFUSED_BY_BROKER, now)
+            self.failed(self._session.closed_reason, now)
 
     def timer(self, now: float) -> None:
         """Give up at `ends_at`."""
@@ -539,7 +539,7 @@ class RelayedLogin:
     def side_closed(self, now: float) -> None:
         """Fail: the broker closed the side connection before the re-authentication was over."""
         if self._to_side is not None:
-            self.failed(FailureReason.REFUSED_BY_BROKER, now)
+            self.failed(self._session.closed_reason, now)
 
     def side_unreachable(self, now: float) -> None:
         """Fail: the side connection could not be opened in time."""

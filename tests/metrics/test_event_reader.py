@@ -128,7 +128,7 @@ TOKEN = "reauth.enforce.token.expiry: false"
             "failed",
             {"failure_reason": "refused_by_broker"},
             "login failed: refused by broker",
-            "credentials that the broker accepts, if it was up: its log has the reason",
+            "credentials that the broker accepts: its log has the reason",
         ),
         (
             "failed",

@@ -33,10 +33,11 @@ def test_failed_logins_and_denials_of_many_connections_are_added_up() -> None:
         later(EventKind.CLOSED, 2, sequence=2),
     ]
     each_time = [tried, replace(tried, kind=EventKind.CLOSED, sequence=1)]
+    outage = [replace(tried, failure_reason="broker_unavailable"), each_time[1]]
     found = answers(
         replace(one, connection_id=f"{name}-{number}")
         for number in range(5)
-        for name, events in (("tried", each_time), ("denied", denied))
+        for name, events in (("tried", each_time), ("denied", denied), ("outage", outage))
         for one in events
     )
     assert [row["alike"] for row in found.table("sessions")] == [5, 5]

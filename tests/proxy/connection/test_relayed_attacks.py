@@ -292,7 +292,7 @@ class TestSideConnections:
             (renewing, lambda play: play.wait_for(NOW + 3_600), "timeout"),
             (renewing, lambda play: play.call(unreachable), "broker_unavailable"),
             (aside, lambda play: play.wait_for(NOW + 110), "timeout"),
-            (aside, lambda play: play.call(side_closed), "refused_by_broker"),
+            (aside, lambda play: play.call(side_closed), "broker_unavailable"),
             (half_way, lambda play: play.wait_for(NOW + 110), "timeout"),
             (half_way, lambda play: play.side(b"\0"), "broker_fault"),
         ],

@@ -519,12 +519,16 @@ class TestRawTokens:
         play.call(Connection.broker_closed)
         assert play.take() == refused("refused_by_broker", close="close")
 
-    def test_a_broker_refuses_by_closing(self) -> None:
-        play = shaken_hands("PLAIN", version=0)
-        play.client(raw(b"\0alice\0wrong"))
+    @pytest.mark.parametrize(
+        ("version", "reason"), [(0, "refused_by_broker"), (1, "broker_unavailable")]
+    )
+    def test_a_broker_refuses_only_raw_tokens_by_closing(self, version: int, reason: str) -> None:
+        play = shaken_hands("PLAIN", version=version)
+        token = b"\0alice\0wrong"
+        play.client(authenticate(2, token) if version else raw(token))
         play.take()
         play.call(Connection.broker_closed)
-        assert play.take() == refused("refused_by_broker", close="close")
+        assert play.take() == refused(reason, close="close")
 
 
 class TestBrokerUnknown:
