@@ -72,14 +72,14 @@ def check(
     warnings: list[str] = []
     works: list[str] = []
     with explained(path):
-        from proxy.config import judged_entirely, located, read
+        from proxy.config import judged_entirely, located, read, unreported
         from proxy.config.exposure import exposures
         from proxy.process.preflight import problems_of_named, warnings_of_named
 
         text = read(path)
         checked, problems = judged_entirely(text, path)
-        if checked is not None and not problems:
-            problems = list(problems_of_named(checked, time.time()))
+        if checked is not None:
+            problems += unreported(problems_of_named(checked, time.time()), problems)
     status = Exit.USAGE
     if checked is not None and not problems:
         warnings = [*exposures(checked), *warnings_of_named(checked)]

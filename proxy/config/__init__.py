@@ -18,6 +18,7 @@ from proxy.config.load import judged_entirely as judged_entirely
 from proxy.config.load import load as load
 from proxy.config.load import located as located
 from proxy.config.load import read as read
+from proxy.config.load import unreported as unreported
 from proxy.config.model import Authorizer as Authorizer
 from proxy.config.model import Config as Config
 from proxy.config.model import Events as Events

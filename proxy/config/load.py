@@ -56,10 +56,11 @@ def judged(text: bytes, path: Path) -> Config:
 
 
 def judged_entirely(text: bytes, path: Path) -> tuple[Config | None, list[ConfigError]]:
-    """Return the configuration, None if it is invalid, and all problems in order.
+    """Return the configuration and all problems in order; None if it is invalid even without its
+    wrong settings.
 
     Contradictions are reported only between settings that are valid by themselves, and problems of
-    files only if there is no other problem.
+    files only for the configuration that is returned.
     """
     from pydantic import ValidationError
 
@@ -69,17 +70,29 @@ def judged_entirely(text: bytes, path: Path) -> tuple[Config | None, list[Config
         mapping = document.parse(text)
     except ConfigError as error:
         return None, [error]
+    base_dir = path.absolute().parent
+    found: list[ConfigError] = []
     try:
-        config = Config.model_validate(mapping, context={"base_dir": path.absolute().parent})
+        config = Config.model_validate(mapping, context={"base_dir": base_dir})
     except ValidationError as error:
         found = _config_errors(error)
         every = error.errors(include_url=False)
         wrong = {one["loc"] for one in every} | _meant(every)
-        checks = _CrossChecks(wrong, path.absolute().parent)
+        checks = _CrossChecks(wrong, base_dir)
         checks.make(Config, mapping)
-        found += checks.problems
-        return None, list({str(one): one for one in found}.values())
-    return config, list(_file_problems(config))
+        found = list({str(one): one for one in (*found, *checks.problems)}.values())
+        _repair(mapping, every)
+        try:
+            config = from_mapping(mapping, base_dir=base_dir)
+        except ConfigError:
+            return None, found
+    return config, [*found, *unreported(_file_problems(config), found)]
+
+
+def unreported(more: Iterable[ConfigError], found: Iterable[ConfigError]) -> list[ConfigError]:
+    """Return the problems of settings, except those that `found` has a problem of."""
+    known = tuple(one.path for one in found if one.path)
+    return [one for one in more if not one.path.startswith(known)]
 
 
 class Located(NamedTuple):
@@ -212,6 +225,22 @@ def _config_errors(error: "ValidationError") -> list[ConfigError]:
     return [_config_error(one) for one in misspelt + causes]
 
 
+def _repair(mapping: dict[str, Any], every: "Sequence[ErrorDetails]") -> None:
+    """Remove the wrong settings from a mapping, and spell the misspelt ones right."""
+    for error in every:
+        if _is_emptied(error, every):
+            continue
+        parts = list(_location(error))
+        while isinstance(parts[-1], int):  # an item of a list
+            del parts[-1]
+        section: Any = mapping
+        for part in parts[:-1]:
+            section = section[part]
+        value = section.pop(parts[-1], None)
+        if error["type"] == "extra_forbidden" and (nearest := _nearest_key(parts)):
+            section.setdefault(nearest, value)
+
+
 def _meant(every: "Sequence[ErrorDetails]") -> set[_Location]:
     """Return the locations of the keys that were probably misspelt."""
     return {
@@ -231,10 +260,12 @@ def _is_emptied(error: "ErrorDetails", every: "Sequence[ErrorDetails]") -> bool:
 
 def _config_error(error: "ErrorDetails") -> ConfigError:
     cause = error.get("ctx", {}).get("error")
-    location = error["loc"]
-    if isinstance(cause, KeyProblemError):
-        location = (*location, cause.key)
-    return ConfigError(_key_path(location), _problem(error, cause))
+    return ConfigError(_key_path(_location(error)), _problem(error, cause))
+
+
+def _location(error: "ErrorDetails") -> _Location:
+    cause = error.get("ctx", {}).get("error")
+    return (*error["loc"], cause.key) if isinstance(cause, KeyProblemError) else error["loc"]
 
 
 def _key_path(location: Sequence[int | str]) -> str:

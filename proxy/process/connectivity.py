@@ -23,7 +23,7 @@ from proxy.brokers.service_connection import fetch_broker, fetch_metadata
 from proxy.brokers.token_source import RenewedTokens, TokenUnavailable
 from proxy.config import Config, Listener, PortRange, Routing, Upstream
 from proxy.config.values import Address
-from proxy.errors import BrokerFault, ConfigError
+from proxy.errors import BrokerFault, ConfigError, LoginRefused
 from proxy.net.ports import named_ports
 from proxy.net.sockets import Claim, connect_privately, numeric_host
 from proxy.net.tls_contexts import open_listener_tls, open_upstream_tls
@@ -178,6 +178,9 @@ async def _brokers(
     except BrokerFault as fault:
         yield ConfigError(key, fault.reason)
         return
+    except ConfigError as error:
+        yield error
+        return
     offered = spoken.mechanisms or ()
     if spoken.certificate is not None:
         yield f"broker {address}: its certificate is valid until {_end(spoken.certificate)}"
@@ -193,15 +196,16 @@ async def _answered(
     address: Address, access: Access, login: Login | None
 ) -> tuple[ClusterView | None, str]:
     """Return the cluster, None if it is not known without a login, and a sentence about the
-    broker. Raises BrokerFault."""
+    broker. Raises BrokerFault, and ConfigError if the broker refuses the client's login."""
     if access.clients_log_in:
         await fetch_broker(address.host, address.port, access)
         if login is None:
             return None, f"broker {address} answers; clients log in to it themselves"
-        return (
-            await logged_in(address, access, login),
-            f"broker {address} answers, and takes the client's login",
-        )
+        try:
+            cluster = await logged_in(address, access, login)
+        except LoginRefused as refused:
+            raise ConfigError("--command-config", refused.reason) from None
+        return cluster, f"broker {address} answers, and takes the client's login"
     cluster = await fetch_metadata(address.host, address.port, access)
     taken = "" if access.identity is None else ", and takes the proxy's login"
     has = plural(len(cluster.brokers), "broker")

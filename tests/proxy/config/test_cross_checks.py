@@ -16,6 +16,7 @@ WRONG = {"no": {"setting": "is like this"}}
 
 
 def problems(mapping: Any, directory: Path) -> list[str]:
+    (directory / "jwks.json").touch()
     _, found = judged_entirely(json.dumps(mapping).encode(), directory / "proxy.yaml")
     return [str(one) for one in found]
 
@@ -73,6 +74,21 @@ def test_several_of_one_section_are_found(tmp_path: Path) -> None:
         "listeners[0].connection.failed.authentication.delay.ms",
         "listeners[0].sasl.oauthbearer.jwks.max.stale.ms",
     }
+
+
+def test_files_are_checked_beside_wrong_settings(tmp_path: Path) -> None:
+    """A misspelt setting is checked as the one that it means."""
+    mapping = parse(BASE.encode())
+    mapping |= {"workers": "many", "stroe": mapping.pop("store") | {"users.file": "none"}}
+    mapping["listeners"][0]["connections.max.idle.ms"] = "abc"
+    found = problems(mapping, tmp_path)
+    assert found[-1].endswith("none cannot be read: No such file or directory")
+    assert [one.partition(": ")[0] for one in found] == [
+        "stroe",
+        "listeners[0].connections.max.idle.ms",
+        "workers",
+        "store.users.file",
+    ]
 
 
 def paths(found: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -158,7 +158,7 @@ def test_a_login_is_tried(tmp_path: Path, password: str) -> None:
     accepted = [one for one in found if isinstance(one, str) and "takes the client's login" in one]
     if password == "wrong":
         assert not accepted
-        assert "login failed: " in problems(found)[f"upstream.{BOOTSTRAP}[0]"]
+        assert "login failed: " in problems(found)["--command-config"]
     else:
         assert accepted
         assert "for broker 7 (1 in all)" in problems(found)["listeners[0].broker.ports"]
