@@ -138,13 +138,13 @@ def _times(
             is_missing = name == "nbf" and name not in claims
             problem = None if is_missing else "must be a number of seconds since 1970"
         elif name == "exp" and at <= wall_now:
-            problem = f"has passed {wall_now - at:.0f} s ago"
+            problem = f"has passed {wall_now - at:,.0f} s ago"
             if at + skew > wall_now:
                 problem += ", within the clock skew: the login succeeds, and any request closes"
         elif name == "exp" and at < max(times["iat"] or 0.0, times["nbf"] or 0.0):
             problem = "is before iat or nbf"
         elif name == "nbf" and at > wall_now + skew:
-            problem = f"is {at - wall_now:.0f} s ahead, the clock skew is {skew} s"
+            problem = f"is {at - wall_now:,.0f} s ahead, the clock skew is {skew} s"
         yield Finding(name, _moment(at) if at is not None else _value(claims, name), problem)
 
 

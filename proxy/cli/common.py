@@ -77,6 +77,8 @@ class Exit(IntEnum):
     """Refused, not found, or not possible at the moment."""
     USAGE = 2
     """The command or the configuration is wrong."""
+    PIPE_CLOSED = 141
+    """The reader of the output is gone: what shells report for SIGPIPE."""
 
 
 def config_by_default() -> Path | None:
@@ -126,7 +128,7 @@ def operator() -> str:
 
 
 def say(text: str) -> None:
-    """Print a result. If it cannot be written, end with one line that gives the reason."""
+    """Print a result. If it cannot be written, end as `output_failed` returns."""
     try:
         typer.echo(text)
     except OSError as error:
@@ -134,9 +136,11 @@ def say(text: str) -> None:
 
 
 def output_failed(error: OSError) -> typer.Exit:
-    """Print why the output cannot be written, and return what to raise."""
+    """Print why the output cannot be written, except to a closed pipe, and return what to raise."""
     # otherwise the exit would flush the buffer, and fail again
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if isinstance(error, BrokenPipeError):
+        return typer.Exit(Exit.PIPE_CLOSED)
     return fail(f"the output cannot be written: {error.strerror}", Exit.REFUSED)
 
 
@@ -202,9 +206,11 @@ def _problem(error: Any) -> str:
 
 @contextmanager
 def usage_explained() -> Iterator[None]:
-    """Turn a usage error into one line that points to the help."""
+    """Turn a usage error into one line that points to the help; a closed pipe into an exit."""
     try:
         yield
+    except BrokenPipeError as error:  # of help, which is not printed with `say`
+        raise output_failed(error) from None
     except UsageError as error:
         problem = _problem(error)
         if error.ctx is None:

@@ -159,7 +159,7 @@ def kill(
         print_sessions(sorted(killed, key=Sort.PRINCIPAL.key), output)
     refuse_incomplete(silent)
     if not killed:
-        raise fail("there is no such session", Exit.REFUSED)
+        raise fail("no session matches", Exit.REFUSED)
     if output in (Output.TABLE, Output.WIDE):
         say(f"{len(killed)} killed")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from metrics.event_reader import Wanted
+
+_Event = dict[str, Any]
+_OF_CLIENT: Final = ("principal", "claimed_principal", "client_id", "client_host")
+"""Fields of a client whose failures of logins may be equal."""
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -116,10 +120,13 @@ class EventFilter:
 @app.command()
 @takes_groups
 def why(*, chosen: EventFilter, log: EventLog, output: OutputOption = Output.TABLE) -> None:
-    """Show why the connections of a client ended, and what would have kept it connected."""
+    """Show why the connections of a client ended, and what would have kept it connected.
+
+    Equal failures of logins are one line, at the time of the last.
+    """
     if chosen.client_id is None and chosen.principal is None:
         raise typer.BadParameter("give --client-id or --principal")
-    print_events(chosen.wanted(endings=True), log, output)
+    print_events(chosen.wanted(endings=True), log, output, joined=True)
 
 
 def since_ms(text: str) -> int:
@@ -136,17 +143,37 @@ def since_ms(text: str) -> int:
             raise typer.BadParameter(f"--since: {text!r} is not 90s, 4h or a time") from None
 
 
-def print_events(wanted: "Wanted", log: EventLog, output: Output) -> None:
-    """Print the events in words. Raises BadParameter and Exit."""
+def _joined(events: "Iterable[_Event]") -> "list[_Event]":
+    """Return the last of equal failures of logins, with their number and first time."""
+    from metrics.event_words import in_words
+
+    found: dict[object, _Event] = {}
+    for number, event in enumerate(events):
+        of_login = event["kind"] == "failed"
+        key = (in_words(event), *map(event.get, _OF_CLIENT)) if of_login else number
+        first = found.pop(key, {"first_ms": event["timestamp_ms"], "times": 0})
+        found[key] = event | {"first_ms": first["first_ms"], "times": first["times"] + 1}
+    return [*found.values()]
+
+
+def print_events(wanted: "Wanted", log: EventLog, output: Output, *, joined: bool = False) -> None:
+    """Print the events in words; `joined`: equal failures of logins as one. Raises BadParameter and
+    Exit."""
     from metrics.event_reader import MAX_EVENTS, select
     from metrics.event_words import advice, in_words
-    from proxy.ops.status.text import moment
+    from proxy.ops.status.text import moment, number
 
     with log.lines(wanted.since_ms) as lines:
         found = select(lines, wanted)
 
+    def described(event: "_Event") -> str:
+        if event.get("times", 1) == 1:
+            return in_words(event)
+        times, first = number(event["times"]), moment(event["first_ms"])
+        return f"{in_words(event)}, {times} times since {first}"
+
     print_list(
-        found.events,
+        _joined(found.events) if joined else found.events,
         output,
         items="events",
         columns={
@@ -156,7 +183,7 @@ def print_events(wanted: "Wanted", log: EventLog, output: Output) -> None:
             ),
             "Client id": lambda event: event.get("client_id") or "-",
             "Host": lambda event: event.get("client_host") or "-",
-            "Event": in_words,
+            "Event": described,
             "Would help": lambda event: advice(event) or "-",
         },
         document=lambda event: event | {"words": in_words(event), "would_help": advice(event)},

@@ -119,7 +119,8 @@ class AdminSocket:
         if kind != "kill":
             return answers
         killed = sum(len(rows) for rows in answers.values() if not isinstance(rows, ProxyError))
-        log.warning("sessions: %s killed %d sessions of %s", who, killed, selector)
+        if killed:
+            log.warning("sessions: %s killed %d sessions of %s", who, killed, selector)
         return answers
 
 

@@ -128,6 +128,7 @@ def history(tmp_path: Path) -> Path:
     folder.mkdir()
     lines = (
         event("closed", 7_200_000, principal="User:alice", close_reason="idle"),
+        event("failed", 4_000, claimed_principal="User:al\x1bice", failure_reason="expired"),
         event("failed", 3_000, claimed_principal="User:al\x1bice", failure_reason="expired"),
         event("closed", 2_000, principal="User:alice", close_reason="client_closed"),
         event("authenticated", 1_000, principal="User:bob"),
@@ -143,8 +144,8 @@ def history(tmp_path: Path) -> Path:
         (("why", "--client-id", "orders"), ["failed", "closed"]),
         (("why", "--client-id", "orders", "--since", "3h"), ["closed", "failed", "closed"]),
         (("why", "--principal", "alice"), ["closed"]),
-        (("events", "list"), ["failed", "closed", "authenticated"]),
-        (("events", "list", "--kind", "authenticated", "--kind", "failed"), ["failed", "auth"]),
+        (("events", "list"), ["failed", "failed", "closed", "authenticated"]),
+        (("events", "list", "--kind", "authenticated", "--kind", "closed"), ["closed", "auth"]),
         (("events", "list", "--since", "2030-01-01"), []),
     ],
 )
@@ -158,6 +159,8 @@ def test_events_are_listed(history: Path, command: tuple[str, ...], expected: li
     assert "\x1b" not in table.stdout
     told = "would help: another token: reauth-proxy token explain" in table.stderr
     assert told is ("failed" in expected)
+    joined = "login failed: expired, 2 times since 20" in table.stdout
+    assert joined is (expected.count("failed") == 1)
     assert ("1 lines are not events of this schema" in table.stderr) is bool(expected)
 
 

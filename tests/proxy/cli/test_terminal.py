@@ -211,17 +211,19 @@ def broken_pipe() -> int:
         ("--help", full_disk, "No space left on device"),
         ("config schema", full_disk, "No space left on device"),
         ("--version", full_disk, "No space left on device"),
-        ("config schema", broken_pipe, "Broken pipe"),
+        ("--help", broken_pipe, None),
+        ("config schema", broken_pipe, None),
     ],
 )
 def test_output_that_cannot_be_written_is_one_line(
-    arguments: str, opened: Callable[[], int], problem: str
+    arguments: str, opened: Callable[[], int], problem: str | None
 ) -> None:
+    """But none if the reader of a pipe, such as `head`, is gone."""
     output = opened()
     done = piped(*arguments.split(), stdout=output)
     os.close(output)
     line = f"reauth-proxy: the output cannot be written: {problem}\n"
-    assert (done.returncode, done.stderr) == (1, line)
+    assert (done.returncode, done.stderr) == ((141, "") if problem is None else (1, line))
 
 
 def test_help_has_no_words_of_python() -> None:

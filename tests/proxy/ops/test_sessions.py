@@ -161,7 +161,7 @@ async def test_statuses_and_refusals(tmp_path: Path) -> None:
         result = await command(proxy, "list", "--principal", "nobody")
         assert (result.exit_code, result.stderr) == (0, "reauth-proxy: no sessions found\n")
         result = await command(proxy, "kill", "--principal", "nobody")
-        assert (result.exit_code, result.stderr) == (1, "reauth-proxy: there is no such session\n")
+        assert (result.exit_code, result.stderr) == (1, "reauth-proxy: no session matches\n")
         assert (await command(proxy, "kill")).exit_code == 2
         assert (await command(proxy, "list", "--socket", "x")).exit_code == 2
 
