@@ -197,17 +197,19 @@ async def _answered(
 ) -> tuple[ClusterView | None, str]:
     """Return the cluster, None if it is not known without a login, and a sentence about the
     broker. Raises BrokerFault, and ConfigError if the broker refuses the client's login."""
-    if access.clients_log_in:
+    if login is None and access.clients_log_in:
         await fetch_broker(address.host, address.port, access)
-        if login is None:
-            return None, f"broker {address} answers; clients log in to it themselves"
+        return None, f"broker {address} answers; clients log in to it themselves"
+    taken = ""
+    if login is not None:
         try:
             cluster = await logged_in(address, access, login)
         except LoginRefused as refused:
             raise ConfigError("--command-config", refused.reason) from None
-        return cluster, f"broker {address} answers, and takes the client's login"
-    cluster = await fetch_metadata(address.host, address.port, access)
-    taken = "" if access.identity is None else ", and takes the proxy's login"
+        taken += ", and takes the client's login"
+    if not access.clients_log_in:
+        cluster = await fetch_metadata(address.host, address.port, access)
+        taken += "" if access.identity is None else ", and takes the proxy's login"
     has = plural(len(cluster.brokers), "broker")
     return cluster, f"broker {address} answers{taken}; the cluster has {has}"
 

@@ -150,11 +150,22 @@ def test_mechanisms_that_do_not_match_are_named(tmp_path: Path) -> None:
     assert doubts(found) == [f"{key}: clients that use SCRAM-SHA-512 are refused; remove it"]
 
 
-@pytest.mark.parametrize("password", ["alice-secret", "wrong"])
-def test_a_login_is_tried(tmp_path: Path, password: str) -> None:
+OF_PROXY = {"mechanism": "SCRAM-SHA-256", "username": "alice", "password": "env:OF_PROXY"}
+
+
+@pytest.mark.parametrize(
+    ("password", "of_proxy"), [("alice-secret", {}), ("wrong", {}), ("wrong", OF_PROXY)]
+)
+def test_a_login_is_tried(
+    tmp_path: Path, password: str, of_proxy: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After it, brokers without a port are known too."""
+    monkeypatch.setenv("OF_PROXY", "alice-secret")
     peer = with_login(brokers={1: ("127.0.0.1", 1), 7: ("127.0.0.1", 1)})
-    found = tried(tmp_path, peer, Routing.GATEWAY, login=Scram(username="alice", password=password))
+    upstream = {"security.protocol": "SASL_PLAINTEXT"}
+    upstream |= {f"sasl.{key}": value for key, value in of_proxy.items()}
+    login = Scram(username="alice", password=password)
+    found = tried(tmp_path, peer, Routing.GATEWAY, login=login, upstream=upstream)
     accepted = [one for one in found if isinstance(one, str) and "takes the client's login" in one]
     if password == "wrong":
         assert not accepted
