@@ -24,6 +24,7 @@ from tests.support.deploy import (
     operator_schema,
 )
 from tests.support.report import put_report, served_by_nginx
+from tests.support.tables import table
 
 NGINX = DEPLOY / "report" / "nginx.conf"
 
@@ -245,35 +246,7 @@ def test_a_history_is_kept_for_days() -> None:
     assert not any(one.startswith("--history") for one in arguments(helm()))
 
 
-@pytest.mark.parametrize(
-    ("report", "others", "words"),
-    [
-        ({"events": ""}, {}, "report.events is required"),
-        ({"commandConfig": ""}, {}, "commandConfig or report.bootstrapServers is required"),
-        ({"commandConfig": "/etc/other/a"}, {}, "nothing is mounted there, name its Secret"),
-        ({"events": "s3a://fleet/events"}, {}, "are for kafka:TOPIC, and report.events is s3a"),
-        ({"events": "/events", "commandConfig": ""}, {}, "report.events is /events: nothing is"),
-        ({"state": "/var/lib/state"}, {}, "report.state is /var/lib/state: must be below"),
-        ({"out": "/var/lib/reauth-report/../a"}, {}, "report.out is"),
-        ({"volume": {"emptyDir": {}}}, {}, "an emptyDir is gone with each run, and report.state"),
-        ({"volume": {"emptyDir": {}}, "state": ""}, {}, "and report.out is in it"),
-        ({"out": "file:///mnt/report"}, {}, "name the folder by its path"),
-        (
-            {"out": "s3a://fleet/report"},
-            {},
-            "the page is served from /var/lib/reauth-report/report",
-        ),
-        (BUCKET | {"history": "/var/lib/reauth-report/h"}, {}, "report.history takes report.out"),
-        ({"history": "s3a://fleet/history"}, {}, "report.history takes report.out"),
-        ({}, {"workload": {"kind": "Deployment"}}, "mode: report makes the report alone"),
-        ({}, {"config": {"listeners": []}}, "mode: report makes the report alone"),
-        ({"claim": {"accessModes": ["ReadWriteOncePod"]}}, {}, "accessModes"),
-        ({"schedule": "hourly"}, {}, "schedule"),
-        ({"options": ["lifetime"]}, {}, "options"),
-        ({"shedule": "@hourly"}, {}, "shedule"),
-        ({"activeDeadlineSeconds": 0}, {}, "activeDeadlineSeconds"),
-    ],
-)
+@pytest.mark.parametrize(("report", "others", "words"), table(__file__, "chart_contradictions"))
 def test_the_chart_refuses_contradictions(report: Document, others: Document, words: str) -> None:
     assert words in deploy.templated(changed(report, **others), check=False)
 

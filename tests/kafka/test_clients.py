@@ -23,7 +23,6 @@ from tests.support.sasl import Issuer
 pytestmark = pytest.mark.kafka
 
 DEADLINE = 120.0
-SCRAM = MECHANISMS[0]
 
 
 @pytest.fixture

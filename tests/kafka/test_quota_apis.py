@@ -21,6 +21,7 @@ from tests.support.kafka.quotas import (
 )
 from tests.support.proxy_process import SUPER_USER, ProxyProcess
 from tests.support.sasl import Issuer
+from tests.support.tables import table
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.usefixtures("no_quotas")]
 
@@ -38,8 +39,7 @@ def proxy(
         yield process
 
 
-_FILE = Path(__file__).with_name("quota_questions.jsonl")
-QUESTIONS: list[Any] = [json.loads(line) for line in _FILE.read_text().splitlines()]
+QUESTIONS = table(__file__, "quota_questions")
 """API key and fields of DescribeClientQuotas and AlterClientQuotas, in their order."""
 
 

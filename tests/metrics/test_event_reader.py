@@ -9,6 +9,7 @@ import pytest
 from metrics import event_reader
 from metrics.event_reader import Wanted, lines_of_files, select
 from metrics.event_words import advice, in_words
+from tests.support.tables import table
 
 T = 1_780_000_000_000
 
@@ -83,87 +84,6 @@ def test_files_before_the_time_and_links_are_not_read(tmp_path: Path) -> None:
     assert [*lines_of_files(tmp_path, 2**50)] == []
 
 
-KILLED = {
-    "principal": "User:alice",
-    "enforcement": "enforce",
-    "session_lifetime_ms": 60_000,
-    "since_auth_ms": 63_000,
-}
-OVERRIDE = 'reauth.overrides: [{principal: "User:alice", reauth.enforcement: probe}]'
-TOKEN = "reauth.enforce.token.expiry: false"
-
-
-@pytest.mark.parametrize(
-    ("kind", "event", "words", "helps"),
-    [
-        ("expired-killed", KILLED, "closed: session of 1 min used 3 s after its end", OVERRIDE),
-        (
-            "expired-killed",
-            KILLED | {"credential_lifetime_ms": 60_000},
-            "closed: session of 1 min used 3 s after its end",
-            f"{OVERRIDE}, and {TOKEN}",
-        ),
-        (
-            "expired-killed",
-            KILLED | {"enforcement": "observe"},
-            "closed: session of 1 min used 3 s after its end",
-            TOKEN,
-        ),
-        (
-            "expired-killed",
-            KILLED | {"throttled_ms": 90_000, "throttled_by": "producer_byte_rate of user=alice"},
-            "closed: session of 1 min used 3 s after its end, throttled for 1 min 30 s at"
-            " producer_byte_rate of user=alice",
-            "a higher producer_byte_rate of user=alice: the client could not re-authenticate while"
-            " throttled",
-        ),
-        (
-            "would-be-killed",
-            KILLED,
-            "enforce would close it: session of 1 min used 3 s after its end",
-            None,
-        ),
-        ("failed", {"failure_reason": "timeout"}, "login failed: timeout", None),
-        (
-            "failed",
-            {"failure_reason": "refused_by_broker"},
-            "login failed: refused by broker",
-            "credentials that the broker accepts: its log has the reason",
-        ),
-        (
-            "failed",
-            {"failure_reason": "wrong_audience", "authentications": 2},
-            "re-authentication failed: wrong audience",
-            "another token: reauth-proxy token explain names the claim",
-        ),
-        (
-            "closed",
-            {"close_reason": "drained"},
-            "closed: the proxy was stopped or replaced, or an operator drained it",
-            None,
-        ),
-        ("closed", {"close_reason": "broker_fault"}, "closed: broker fault", None),
-        ("closed", {}, "closed: unknown", None),
-        ("denied", {"operation": "READ", "denials": 3}, "denied: READ, 3 times", None),
-        ("used", {"operation": "WRITE", "requests": 7}, "used: WRITE, 7 times", None),
-        (
-            "administered",
-            {"resource_name": "orders", "error_code": 36},
-            "administered orders: error 36",
-            None,
-        ),
-        ("administered", {}, "administered the request: unknown outcome", None),
-        ("authenticated", {"session_lifetime_ms": 0}, "logged in without an end", None),
-        ("reauthenticated", KILLED, "re-authenticated after 1 min 3 s, for 1 min", None),
-        (
-            "demoted",
-            {"decided_by": "auto", "decision_reason": "sessions killed"},
-            "probed by auto: sessions killed",
-            None,
-        ),
-        ("promoted", {"decided_by": "root", "decision_reason": "x"}, "enforced by root: x", None),
-        ("of-tomorrow", {}, "of-tomorrow", None),
-    ],
-)
+@pytest.mark.parametrize(("kind", "event", "words", "helps"), table(__file__, "event_words"))
 def test_an_event_in_words(kind: str, event: dict[str, Any], words: str, helps: str | None) -> None:
     assert (in_words({"kind": kind} | event), advice({"kind": kind} | event)) == (words, helps)

@@ -20,8 +20,6 @@ from sasl.token_cache import (
 )
 from tests.support.sasl import JSON, NOW, WALL
 
-HOUR = 3600.0
-
 
 def answer(*token: object, **members: object) -> bytes:
     said = {"access_token": token[0] if token else "opaque", "token_type": "Bearer"}

@@ -26,6 +26,7 @@ from proxy.errors import ConfigError
 from proxy.store import Store, StoreError, open_store
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.delivery import Lines
+from tests.support.tables import table
 
 SAMPLES = Path(__file__).parent / "samples"
 EVENTS = SAMPLES / "events"
@@ -44,56 +45,7 @@ def test_every_setting_is_known(name: str) -> None:
     assert config.listeners
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        *(
-            (
-                "kafka:reauth-events",
-                target,
-                "events.deliver.to: must be kafka:TOPIC; a log shipper brings event files"
-                " elsewhere: docs/fleet.md",
-            )
-            for target in ("file:///mnt/events", "s3a://bucket/events")
-        ),
-        (
-            "acme.quotas:Groups",
-            "proxy.quota.examples.groups:GroupQuotas",
-            "quotas.client.quota.callback.class: proxy.quota.examples.groups is not part of the"
-            " program any more: copy it from tests/support/quota_callbacks/ of the sources into a"
-            " package of your own (docs/quotas.md)",
-        ),
-        *(
-            (
-                "RULE:^(.*)@example$/$1/L,DEFAULT",
-                f"'RULE:{pattern}/$1/'",
-                "listeners[0].sasl.scram.principal.mapping.rules: has a pattern that cannot be"
-                f" used, {pattern!r}: {construct} is not supported; docs/tls.md lists the"
-                " supported constructs",
-            )
-            for pattern, construct in (
-                ("(?<name>.*)", "a named group"),
-                ("(?>.*)", "an atomic group"),
-                ("(?=.)(.*)", "a lookahead"),
-                ("(.*+)", "*+"),
-            )
-        ),
-        (
-            "sqlite:state.db",
-            "zookeeper://z1.example,z2.example:2182/kafka",
-            "store.url: the ZooKeeper store was removed: write sqlite:PATH, with the file that"
-            " store.copy.file named (state.db by default), or broker:PATH (docs/store.md)",
-        ),
-        *(
-            (
-                "sqlite:state.db",
-                f"sqlite:state.db\n  {key}: {value}",
-                f"store.{key}: was removed with the ZooKeeper store: delete it (docs/store.md)",
-            )
-            for key, value in (("copy.file", "copy.db"), ("zookeeper", "{set.acl: true}"))
-        ),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "problem"), table(__file__, "removed_values"))
 def test_a_removed_value_names_what_replaces_it(old: str, new: str, problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configuration("gateway.yaml", old, new)

@@ -25,7 +25,6 @@ KINDS = {
     "summary",
 }
 NAMES = ("principal", "client_id", "client_software_name", "client_software_version", "mechanism")
-WORST_FIRST = ("failing", "not_capable", "unproven", "ready", "unknown")
 
 Event = dict[str, Any]
 Client = tuple[str | None, ...]

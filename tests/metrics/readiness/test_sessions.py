@@ -11,7 +11,6 @@ from metrics.readiness import sessions, usage
 from tests.support.metrics import EPOCH_MS, event, read
 from tests.support.readiness import MINUTE_MS, STANDINGS, Row, answers, later, login
 
-HOUR_MS = 60 * MINUTE_MS
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
 SINGLY: dict[str, Any] = {"lifetimes_ms": (1,)}
 """Question with which no connection is plain, so that none is added up with others."""

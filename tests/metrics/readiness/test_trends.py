@@ -13,7 +13,6 @@ from metrics.report.verdicts import Verdict
 from tests.support.metrics import EPOCH_MS, event, read
 from tests.support.readiness import MINUTE_MS, Row, answers, later, login
 
-DAY_MS = 86_400_000
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from metrics.report.next_steps import missing_acls
+from tests.support.tables import table
 
 ORDERS = {"resource_type": "TOPIC", "resource_name": "orders"}
 
@@ -41,26 +42,7 @@ def test_a_name_stays_one_word_of_the_command(name: str) -> None:
     assert shlex.split(row["command"])[-1] == f"--group={name}"
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"resource_name": "*"},
-        {"resource_name": "orders-*"},
-        {"principal": "User:*"},
-        {"resource_name": "x" * 255 + "…"},
-        {"resource_type": "A_LATER_TYPE"},
-        {"resource_type": "UNKNOWN", "resource_name": "Produce v2", "operations": ["UNKNOWN"]},
-        {"resource_type": None},
-        {"operations": []},
-        {"resource_type": "GROUP", "resource_name": "* "},
-        {"resource_type": "GROUP", "resource_name": "\x00orders"},
-        {"principal": "User:alice "},
-        {"principal": "User:*\t"},
-        {"resource_type": "GROUP", "resource_name": "a\nb"},
-        {"resource_type": "GROUP", "resource_name": "pay\u2028ments"},
-        {"principal": "User:al\u200bice"},
-    ],
-)
+@pytest.mark.parametrize("more", table(__file__, "acl_commands"))
 def test_no_command_allows_more_than_was_asked_for(more: dict[str, Any]) -> None:
     """To kafka-acls `*` is every topic, no operation is all of them, and blanks are nothing.
 

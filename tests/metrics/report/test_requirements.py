@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from metrics.report.requirements import duration_ms, judged, requirement
+from tests.support.tables import table
 
 
 def lifetime(
@@ -39,30 +40,7 @@ PRINCIPALS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "met", "found"),
-    [
-        ("71.4%", True, "5 of 7 clients are ready, 71.4%"),
-        ("71.5%", False, "5 of 7 clients are ready, 71.4%"),
-        ("71.43%", False, "5 of 7 clients are ready, 71.4%"),
-        ("0%", True, "5 of 7 clients are ready, 71.4%"),
-        ("User:alice", True, "3 of 3 clients are ready"),
-        ("User:bob", False, "2 of 3 clients are ready"),
-        ("User:carol", False, "0 of 1 client is ready"),
-        ("User:dave", False, "was not seen"),
-        ("no-kills@1m", True, "no connections would be killed"),
-        ("no-kills@2m", False, "no connections would be killed, 2 are unproven"),
-        (
-            "no-kills@3m",
-            False,
-            "12 connections would be killed, 3 are unproven, 2 were cut short",
-        ),
-        ("no-kills@4m", False, "1 connection would be killed, 1 was cut short"),
-        ("no-kills@5m", True, "no connections would be killed"),
-        ("no-kills@6m", False, "no connections would be killed, only 5 min were observed"),
-        ("kafka4-ready", False, "2 clients use versions that it dropped"),
-    ],
-)
+@pytest.mark.parametrize(("text", "met", "found"), table(__file__, "requirements"))
 def test_a_requirement_is_held_against_the_facts(text: str, met: bool, found: str) -> None:
     assert judged([requirement(text)], FACTS, PRINCIPALS) == [
         {"require": text, "met": met, "found": found}

@@ -34,6 +34,7 @@ from tests.support.acl_index import (
     index,
     may,
 )
+from tests.support.tables import table
 
 
 @pytest.mark.parametrize(
@@ -78,40 +79,7 @@ def test_operations_that_include_others(asked: Operation, given_: Operation) -> 
 
 @pytest.mark.parametrize(
     ("of_acl", "of_client", "applies"),
-    [
-        ("*", "anything", True),
-        ("10.0.0.1", "10.0.0.10", False),
-        ("10.0.0.0/8", "10.37.0.1", True),  # 37 is the code of %
-        ("10.37.0.0/16", "10.37.0.1", True),
-        ("2001:db8::/32", "2001:db8::25", True),
-        ("fe80::%eth0/10", "fe80::1%eth0", False),
-        ("0.0.0.0/0", "2001:db8::1", False),
-        ("2001:db8::1", "2001:0DB8:0:0:0:0:0:1", True),
-        ("2001:db8:0:0:0:0:0:1", "2001:db8::1", True),
-        ("2001:db8::/32", "2001:db8:ffff::1", True),
-        ("2001:db8::/33", "2001:db8:ffff::1", False),
-        ("::/0", "10.0.0.1", False),
-        ("10.0.0.1", "::ffff:10.0.0.1", True),
-        ("::ffff:10.0.0.1", "10.0.0.1", True),
-        ("::ffff:10.0.0.0/104", "10.9.9.9", True),
-        ("::ffff:10.0.0.0/95", "10.9.9.9", False),
-        ("fe80::1%eth0", "fe80::1%eth0", True),
-        ("fe80::1", "fe80::1%eth0", True),
-        ("fe80::1%eth1", "fe80::1%eth0", False),
-        ("fe80::/10", "fe80::1%eth0", True),
-        ("010.0.0.1", "10.0.0.1", False),
-        ("10.1", "10.0.0.1", False),
-        ("10.0.0.0/33", "10.0.0.1", False),
-        ("10.0.0.0/-1", "10.0.0.1", False),
-        ("10.0.0.0/255.0.0.0", "10.0.0.1", False),
-        ("10.0.0.0/", "10.0.0.1", False),
-        ("10.0.0.0/" + "8" * 10_000, "10.0.0.1", False),
-        ("10.0.0.0/\u0668", "10.0.0.1", False),
-        ("localhost", "localhost", False),
-        ("", "", False),
-        ("10.0.0.1\0", "10.0.0.1", False),
-        (" 10.0.0.1", "10.0.0.1", False),
-    ],
+    [*table(__file__, "hosts"), ("10.0.0.0/" + "8" * 10_000, "10.0.0.1", False)],
 )
 def test_hosts(of_acl: str, of_client: str, applies: bool) -> None:
     """A host that is neither an address nor a block is kept and never applies."""

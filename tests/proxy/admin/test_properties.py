@@ -8,6 +8,7 @@ from proxy.admin import ClientSettings, OAuthBearer, Plain, Scram, read_client_p
 from proxy.admin.properties import parse_properties
 from proxy.errors import ConfigError
 from sasl.credentials import ScramMechanism
+from tests.support.tables import table
 
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -24,28 +25,7 @@ def settings(tmp_path: Path, text: str) -> ClientSettings:
     return read_client_properties(file)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a=b", {"a": "b"}),
-        ("a = b ", {"a": "b "}),
-        ("a:b=c", {"a": "b=c"}),
-        ("a b c", {"a": "b c"}),
-        ("a", {"a": ""}),
-        ("# no\n! no\n\n  a=1\r\nb=2", {"a": "1", "b": "2"}),
-        ("a=1\na=2", {"a": "2"}),
-        ("a=1\\\n   2", {"a": "12"}),
-        ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
-        ("a\\=b=c", {"a=b": "c"}),
-        ("a\\\\=b", {"a\\": "b"}),
-        ("a=\\u00e9\\t\\q", {"a": "é\tq"}),
-        ("a=\\ud83d\\ude00\\ud83d", {"a": "😀\ufffd"}),
-        ("\\\na=b", {"a": "b"}),
-        ("a=1\\\n\\\n  #2\nb=3\\", {"a": "1#2", "b": "3"}),
-        ("\\", {}),
-        ("", {}),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), table(__file__, "properties_syntax"))
 def test_the_syntax_of_java(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text) == expected
 
@@ -90,25 +70,7 @@ def test_no_login(tmp_path: Path, text: str) -> None:
     assert settings(tmp_path, text) == ClientSettings()
 
 
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("security.protocol=secret", "security.protocol"),
-        ("security.protocol=SASL_SSL", "sasl.mechanism"),
-        ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism"),
-        ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=GSSAPI", "sasl.mechanism"),
-        (PLAIN, JAAS),
-        (PLAIN + LOGIN, JAAS),
-        (SCRAM, JAAS),
-        (SCRAM + f"{JAAS}=secret", JAAS),
-        (SCRAM + f'{JAAS}={MODULE} required password="secret";', JAAS),
-        (SCRAM + f"{JAAS}={MODULE} required secret;", JAAS),
-        (SCRAM + f'{JAAS}=x.Y required username="a" password="secret";', JAAS),
-        ("request.timeout.ms=0", "request.timeout.ms"),
-        ("request.timeout.ms=soon", "request.timeout.ms"),
-        (TOKENS + f"{ENDPOINT}=https://user:secret@h/", ENDPOINT),
-    ],
-)
+@pytest.mark.parametrize(("text", "key"), table(__file__, "properties_mistakes"))
 def test_mistakes_name_the_key_and_no_secret(tmp_path: Path, text: str, key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         settings(tmp_path, text)

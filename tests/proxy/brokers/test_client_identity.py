@@ -25,6 +25,7 @@ from proxy.config.listener import Listener
 from sasl.login import Login, LoginError
 from sasl.messages import authenticate_response, handshake_response
 from tests.support.client_identity import ACCESS, BROKER, client, listener_with
+from tests.support.tables import table
 
 PASSWORD = "pass,word=1"
 
@@ -89,35 +90,11 @@ def test_a_name_that_can_have_no_entry_is_refused(tmp_path: Path, name: str) -> 
         first(logins(tmp_path), f"User:{name}")
 
 
-RULES: list[tuple[dict[str, Any], str, str | None]] = [
-    ({}, "User:alice", "alice"),
-    ({}, "User:admin", None),
-    ({}, "User:proxy", None),
-    ({}, "User:ANONYMOUS", None),
-    ({"allow": ["User:ANONYMOUS"]}, "User:ANONYMOUS", None),
-    ({}, "Opaque:GSSAPI@192.0.2.1", None),
-    ({}, "alice", None),
-    ({"allow": ["User:admin"]}, "User:admin", "admin"),
-    ({"allow": ["User:proxy"]}, "User:proxy", "proxy"),
-    ({"allow": ["User:alice"], "allow_prefixes": []}, "User:alice", "alice"),
-    ({"allow": ["User:alice"], "allow_prefixes": []}, "User:alice2", None),
-    ({"allow": ["User:alice"], "allow_prefixes": []}, "User:ALICE", None),
-    ({"allow_prefixes": ["User:team-"]}, "User:team-7", "team-7"),
-    ({"allow_prefixes": ["User:team-"]}, "User:alice", None),
-    ({"allow": ["User:alice"], "deny": ["User:alice"]}, "User:alice", None),
-    ({"deny": ["User:alice"]}, "User:alice", None),
+RULES = [
+    *table(__file__, "mapping_rules"),
+    ({"principal_mapping_rules": "DEFAULT"}, "User:" + "n" * 513, None),
 ]
 """Rules, the client's principal, and the name of its principal at brokers; None: refused."""
-TO_ADMIN = "RULE:^.*$/admin/"
-RULES += [
-    ({"principal_mapping_rules": "RULE:^app-(.*)$/$1/"}, "User:app-alice", "alice"),
-    ({"principal_mapping_rules": "RULE:^app-(.*)$/$1/"}, "User:alice", None),
-    ({"principal_mapping_rules": "RULE:^app-(.*)$/$1/"}, "User:app-", None),
-    ({"principal_mapping_rules": TO_ADMIN}, "User:alice", None),
-    ({"principal_mapping_rules": "RULE:^.*$/ANONYMOUS/"}, "User:alice", None),
-    ({"principal_mapping_rules": "DEFAULT"}, "User:" + "n" * 513, None),
-    ({"principal_mapping_rules": TO_ADMIN, "allow": ["User:admin"]}, "User:alice", "admin"),
-]
 
 
 @pytest.mark.parametrize(("rules", "principal", "name"), RULES)

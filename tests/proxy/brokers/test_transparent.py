@@ -18,7 +18,6 @@ from tests.support.processes import Namespace, wired
 from tests.support.proxy_process import ProxyProcess, eventually
 from tests.support.sasl import Issuer
 
-ROOT = SCRIPT.parents[2]
 BROKERS = {1: "10.99.0.2", 2: "10.99.0.3", 3: "fd00:99::2"}
 FORBIDDEN = {4: "10.99.0.4"}
 METADATA = 3

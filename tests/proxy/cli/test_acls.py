@@ -13,6 +13,7 @@ from tests.support.acls import acl
 from tests.support.fake_broker import Peer, in_a_thread
 from tests.support.proxy_process import refusal, rows
 from tests.support.proxy_process import run_acls as run
+from tests.support.tables import table
 
 ALICE = ("--allow-principal", "User:alice")
 READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
@@ -110,31 +111,7 @@ def test_add_and_remove(store_path: Path, options: str, expected: set[Acl]) -> N
     assert kept(store_path) == {other}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        "",
-        "--topic t",
-        "--allow-principal User:a",
-        "--allow-principal User:a --topic t --operation Fly",
-        "--allow-principal User:a --topic t --operation ClusterAction",
-        "--allow-principal User:a --topic t --operation Any",
-        "--allow-principal User:a --topic t --resource-pattern-type match",
-        "--allow-principal User:a --topic t --resource-pattern-type any",
-        "--allow-principal User:a --cluster --resource-pattern-type prefixed",
-        "--allow-principal User:a --topic t --deny-host h",
-        "--allow-host h --topic t",
-        "--allow-principal User:a --topic t --idempotent",
-        "--allow-principal User:a --producer",
-        "--allow-principal User:a --producer --group g",
-        "--allow-principal User:a --producer --topic t --operation Read",
-        "--deny-principal User:a --producer --topic t",
-        "--allow-principal User:a --consumer --topic t",
-        "--allow-principal User:a --consumer --topic t --group g --cluster",
-        "--allow-principal User:a --consumer --topic t --group g --transactional-id x",
-        "--allow-principal User:a --producer --topic t --delegation-token d",
-    ],
-)
+@pytest.mark.parametrize("options", table(__file__, "acl_misuse"))
 def test_add_is_misused(store_path: Path, options: str) -> None:
     result = run("add", *options.split(), "--store", store_path)
     assert result.exit_code == 2, result.output

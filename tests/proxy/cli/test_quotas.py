@@ -13,6 +13,7 @@ from proxy.store import open_store
 from proxy.wire.apis import DESCRIBE_CLIENT_QUOTAS
 from tests.support.fake_broker import Peer, in_a_thread
 from tests.support.proxy_process import refusal, rows, run
+from tests.support.tables import table
 
 BYTES = "producer_byte_rate"
 
@@ -230,20 +231,8 @@ def test_a_long_file_is_one_round_trip(peer: Peer) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "the file has no filters"),
-        ("# nothing\n\n", "the file has no filters"),
-        ("--user a\n\n--user b --user c\n", "line 3: a line is one filter: one user, one client"),
-        ("--user a --user-defaults\n", "line 1: a line is one filter: one user, one client id"),
-        ("--\n", "line 1: "),
-        ("--user a --ip 192.0.2.1\n", "line 1: Invalid quota entity combination"),
-        ("--user a\n--ip nowhere\n", "line 2: nowhere is not a valid IP"),
-        ("--user ''\n", "line 1: Empty user not supported"),
-        ("alice\n", "line 1: Got unexpected extra argument"),
-        ("--use a\n", "line 1: No such option: --use"),
-        ("--user\n", "line 1: Option '--user' requires an argument"),
-        ('--user "a\n', "line 1: No closing quotation"),
+        *table(__file__, "other_quota_files"),
         (f"--user {'a' * 32_768}\n", "line 1: a name is longer than 32767 bytes"),
-        ("--user a\u2028--user b\n", "line 1: Got unexpected extra argument"),
     ],
 )
 def test_a_file_that_says_something_else(peer: Peer, text: str, problem: str) -> None:

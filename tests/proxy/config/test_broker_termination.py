@@ -8,25 +8,19 @@ from proxy.config import Config
 from proxy.config.exposure import exposures
 from proxy.errors import ConfigError
 from tests.support.settings import configured
+from tests.support.tables import table
 
 UPSTREAM = {"bootstrap.servers": "broker.example:9092", "security.protocol": "SASL_PLAINTEXT"}
 LISTENER = {"sasl.termination": "broker"}
-CLEAR = {"security.protocol": "PLAINTEXT"}
 KEYS = "sasl.oauthbearer.jwks.endpoint.url"
 AUDIENCE = "sasl.oauthbearer.expected.audience"
 GROUPS = "sasl.oauthbearer.groups.claim.name"
-MECHANISMS = "sasl.enabled.mechanisms"
-SCRAM_RULES = "sasl.scram.principal.mapping.rules"
-OPAQUE_RULES = "sasl.broker.opaque.principal.mapping.rules"
-LOGINS = "sasl.broker.max.logins"
-NO_MEANING = "has no meaning with sasl.termination: broker, which verifies logins itself"
 VERIFIES = {
     KEYS: "file:jwks.json",
     AUDIENCE: "kafka",
     "sasl.oauthbearer.expected.issuer": "https://issuer.test",
     GROUPS: "groups",
 }
-OWN_SASL = {"sasl.termination": "proxy", "sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
 LOGIN = {"sasl.mechanism": "PLAIN", "sasl.username": "proxy", "sasl.password": "env:PASSWORD"}
 
 
@@ -63,27 +57,7 @@ def test_the_proxy_may_log_in_for_its_own_requests(tmp_path: Any) -> None:
     assert exposures(config) == ()
 
 
-@pytest.mark.parametrize(
-    ("listener", "more", "problem"),
-    [
-        ({}, {"upstream": CLEAR}, "upstream.security.protocol: must be SASL_PLAINTEXT or SASL_SSL"),
-        (OWN_SASL, {}, "upstream.sasl.mechanism: is required with security.protocol"),
-        ({AUDIENCE: "kafka"}, {}, f"{AUDIENCE}: {NO_MEANING}, without sasl.oauthbearer.jwks."),
-        ({GROUPS: "groups"}, {}, f"{GROUPS}: {NO_MEANING}, without sasl.oauthbearer.jwks."),
-        ({KEYS: "file:jwks.json"}, {}, f"{AUDIENCE}: "),
-        (VERIFIES | {MECHANISMS: ["PLAIN"]}, {}, f"{MECHANISMS}: must include OAUTHBEARER"),
-        (VERIFIES | {"groups.file": "groups.json"}, {}, f"groups.file: {NO_MEANING}"),
-        ({SCRAM_RULES: "DEFAULT"}, {}, f"{SCRAM_RULES}: {NO_MEANING}"),
-        ({"groups.file": "groups.json"}, {}, f"groups.file: {NO_MEANING}"),
-        (OWN_SASL | {LOGINS: 5}, {"upstream": LOGIN}, f"{LOGINS}: has no meaning with sasl.term"),
-        (CLEAR, {}, "sasl.termination: has no meaning with security.protocol: PLAINTEXT"),
-        ({}, {"store": {"url": "broker:state.db"}}, "store.url: broker: needs the proxy's own"),
-        ({}, {"store": {"users.file": "users.json"}}, "store.users.file: has no meaning with sasl"),
-        ({MECHANISMS: ["PLAIN", "PLAIN"]}, {}, f"{MECHANISMS}: names a mechanism twice"),
-        ({OPAQUE_RULES: "RULE:x"}, {}, f"{OPAQUE_RULES}: "),
-        ({}, {"upstream": {"sasl.username": "proxy"}}, "upstream.sasl.username: has no meaning"),
-    ],
-)
+@pytest.mark.parametrize(("listener", "more", "problem"), table(__file__, "termination_mistakes"))
 def test_what_cannot_apply_is_refused(
     tmp_path: Any, listener: Any, more: Any, problem: str
 ) -> None:

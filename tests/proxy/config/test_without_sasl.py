@@ -10,6 +10,7 @@ from proxy.config.exposure import exposures
 from proxy.errors import ConfigError
 from sasl.states import Enforcement
 from tests.support.settings import PLAINTEXT, configured
+from tests.support.tables import table
 
 SCRAM = {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
 KEYSTORE = {"security.protocol": "SSL", "ssl.keystore.location": "server.pem"}
@@ -41,22 +42,7 @@ def test_nothing_is_enforced_without_sasl() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("sasl.enabled.mechanisms", ["SCRAM-SHA-256"]),
-        ("connections.max.reauth.ms", 0),  # the default, written down
-        ("oauthbearer.connections.max.reauth.ms", 60_000),
-        ("scram-sha-256.connections.max.reauth.ms", 60_000),
-        ("reauth.enforcement", "enforce"),  # likewise
-        ("reauth.overrides", [{"principal": "User:a", "reauth.enforcement": "probe"}]),
-        ("sasl.oauthbearer.jwks.endpoint.url", "file:jwks.json"),
-        ("sasl.oauthbearer.expected.audience", "kafka"),
-        ("sasl.oauthbearer.allow.unverified.issuer", True),
-        ("sasl.server.max.receive.size", 1_000),
-        ("connection.failed.authentication.delay.ms", 100),
-    ],
-)
+@pytest.mark.parametrize(("key", "value"), table(__file__, "without_sasl_unused"))
 def test_what_makes_no_sense_without_sasl_is_refused(protocol: str, key: str, value: Any) -> None:
     """A security setting must not silently do nothing."""
     settings = PLAINTEXT if protocol == "PLAINTEXT" else MUTUAL
@@ -77,22 +63,7 @@ def test_the_time_for_a_tls_handshake_is_bounded_by_what_bounds_authentication()
         read(PLAINTEXT | {key: 5_000})
 
 
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({}, "sasl.enabled.mechanisms: is required"),
-        ({"security.protocol": "SSL"}, "ssl.keystore.location: is required with SSL"),
-        (KEYSTORE | {AUTH: "requested"}, f"ssl.truststore.location: is required with {AUTH}: req"),
-        (PLAINTEXT | {AUTH: "required"}, f"{AUTH}: {NO_MEANING} PLAINTEXT"),
-        (PLAINTEXT | DEFAULT, f"{RULES}: {NO_MEANING} PLAINTEXT"),
-        # the principal would still be SASL's
-        (SCRAM | MUTUAL | SASL_SSL | DEFAULT, f"{RULES}: {NO_MEANING} SASL_SSL"),
-        (KEYSTORE | DEFAULT, f"{RULES}: has no meaning with {AUTH}: none"),
-        (MUTUAL | {RULES: "RULE:^CN=(.*)$/$2/"}, f"{RULES}: has a replacement that refers to a"),
-        (MUTUAL | {RULES: ["DEFAULT"]}, f"{RULES}: must be text, got a list"),
-        ({"security.protocol": "plaintext"}, "security.protocol: must be 'PLAINTEXT', 'SSL', "),
-    ],
-)
+@pytest.mark.parametrize(("settings", "problem"), table(__file__, "without_sasl_mistakes"))
 def test_what_does_not_fit_is_one_line(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read(settings)
@@ -100,29 +71,10 @@ def test_what_does_not_fit_is_one_line(settings: dict[str, Any], problem: str) -
     assert "\n" not in str(refused.value)
 
 
-ASKED = MUTUAL | {"ssl.client.auth": "requested"}
 ENFORCE = {"mode": "enforce"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "authorizer", "reported"),
-    [
-        (PLAINTEXT, {}, "nothing is denied (authorizer.mode: off)"),
-        (PLAINTEXT, {"mode": "audit"}, "nothing is denied (authorizer.mode: audit)"),
-        (KEYSTORE, {}, "ssl.client.auth: none), and nothing is denied"),
-        (ASKED, {}, "ssl.client.auth: requested), and nothing is denied"),
-        (
-            PLAINTEXT,
-            ENFORCE | {"super.users": ["User:admin", "User:ANONYMOUS"]},
-            "nothing is denied (User:ANONYMOUS is one of authorizer.super.users)",
-        ),
-        (
-            ASKED,
-            ENFORCE | {"allow.everyone.if.no.acl.found": True},
-            "resources without ACLs are open to all (authorizer.allow.everyone.if.no.acl.found)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("settings", "authorizer", "reported"), table(__file__, "unauthenticated"))
 def test_what_needs_no_authentication_is_reported(
     settings: dict[str, Any], authorizer: dict[str, Any], reported: str
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from proxy.errors import ConfigError
 from proxy.net.tls_contexts import RETRY_AFTER, Tls, openssl_name
 from tests.support.certificates import HOUR, Issued
+from tests.support.tables import table
 from tests.support.tls import (
     AUTHORITY,
     FIRST,
@@ -118,28 +119,7 @@ def test_names_of_ciphers(standard: str, openssl: str) -> None:
     assert openssl_name(standard) == openssl
 
 
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"ssl.keystore.location": None}, "ssl.keystore.location: is required with SASL_SSL"),
-        (
-            {"ssl.keystore.type": "JKS"},
-            "ssl.keystore.type: must be PEM, the only type that is available, got 'JKS'",
-        ),
-        (
-            {"security.protocol": "SSL"},
-            "sasl.enabled.mechanisms: has no meaning with security.protocol: SSL",
-        ),
-        (
-            {"security.protocol": "SASL_PLAINTEXT"},
-            "ssl.keystore.location: has no meaning with security.protocol: SASL_PLAINTEXT",
-        ),
-        ({"ssl.client.auth": "required"}, "ssl.truststore.location: is required with"),
-        ({"ssl.key.password": "hunter2"}, "ssl.key.password: must be file:PATH or env:NAME"),
-        ({"ssl.enabled.protocols": ["TLSv1.1"]}, "ssl.enabled.protocols[0]: must be 'TLSv1.2' or"),
-        ({"ssl.keystore.key": "x"}, "ssl.keystore.key: unknown key, did you mean"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "problem"), table(__file__, "settings_that_do_not_fit"))
 def test_settings_that_do_not_fit(directory: Path, settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         opened(directory, **{key.replace(".", "_"): value for key, value in settings.items()})

@@ -16,6 +16,7 @@ from proxy.ops.http_server import (
     Response,
     parse_request,
 )
+from tests.support.tables import table
 
 HOST = "Host: localhost\r\n"
 
@@ -97,27 +98,7 @@ def test_a_connection_is_closed_after_what_may_have_a_body(
 
 @pytest.mark.parametrize(
     "text",
-    [
-        f"GET  / HTTP/1.1\r\n{HOST}",
-        f"GET / HTTP/1.1 \r\n{HOST}",
-        f"GET / http/1.1\r\n{HOST}",
-        f"GET /\r\n{HOST}",
-        f"GET http://localhost/ HTTP/1.1\r\n{HOST}",
-        f"GET /\x80 HTTP/1.1\r\n{HOST}",
-        f"GET /\x00 HTTP/1.1\r\n{HOST}",
-        f"G\x00T / HTTP/1.1\r\n{HOST}",
-        f"GET / HTTP/1.1\r\n{HOST}X : 1\r\n",
-        f"GET / HTTP/1.1\r\n{HOST}X\r\n",
-        f"GET / HTTP/1.1\r\n folded\r\n{HOST}",
-        f"GET / HTTP/1.1\r\n{HOST}X: a\x00b\r\n",
-        f"GET / HTTP/1.1\r\n{HOST}X: a\rb\r\n",
-        f"GET / HTTP/1.1\r\n{HOST}Content-Length: 0\r\nContent-Length: 4\r\n",
-        f"GET / HTTP/1.1\r\n{HOST}Content-Length: 1_0\r\n",
-        f"GET / HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n",  # what follows is no chunk
-        f"GET / HTTP/1.1\r\n{HOST}{HOST}",
-        f"GET / HTTP/1.1\r\n{HOST}X: {'a' * 20_000}\r\n",
-        "GET / HTTP/1.1\r\n",
-    ],
+    [*table(__file__, "no_requests"), f"GET / HTTP/1.1\r\n{HOST}X: {'a' * 20_000}\r\n"],
 )
 def test_what_is_no_request_is_refused_and_the_connection_closed(text: str) -> None:
     answer = answer_to(f"{text}\r\nGET / HTTP/1.1\r\n{HOST}\r\n".encode("latin-1"))

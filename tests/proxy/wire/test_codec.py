@@ -87,7 +87,6 @@ def _has_null(field: Field) -> bool:
     return field.tag is None and (field.is_array or field.kind in ("string", "bytes"))
 
 
-METADATA = kio_messages.request_type(3, 12)
 LONG_NAME = LARGE["string"]
 
 

@@ -23,6 +23,7 @@ from proxy.wire.metadata import (
 from tests.support.kio_messages import response_type
 from tests.support.messages import large, written
 from tests.support.responses import encode, responses
+from tests.support.tables import table
 
 VERSIONS = range(LOWEST_VERSION, HIGHEST_VERSION + 1)
 
@@ -59,26 +60,7 @@ def test_brokers_are_read_as_kio_reads_them(version: int, data: st.DataObject) -
     assert view.cluster_id == getattr(entity, "cluster_id", None)
 
 
-@pytest.mark.parametrize(
-    "impossible",
-    [
-        *({"node_id": -1}, {"port": 0}, {"port": 65_536}, {"port": -1}),
-        *(
-            {"host": host}
-            for host in (
-                "",
-                "h" * 64,
-                "h." * 128,
-                "a..b",
-                "a b",
-                "a\nforged",
-                "\x1b[2J",
-                "\u202e",
-                "é",
-            )
-        ),
-    ],
-)
+@pytest.mark.parametrize("impossible", table(__file__, "impossible_brokers"))
 @settings(max_examples=1, deadline=None)
 @given(data=st.data())
 def test_a_broker_that_cannot_be_is_refused(
