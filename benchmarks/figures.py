@@ -27,6 +27,8 @@ class Limits:
     """The limit of a proxy with an authorizer, with quotas, or with both."""
     tls: float | None = None
     """The limit of a proxy with TLS towards clients; None if it has no limit."""
+    audit: float = 1.03
+    """The limit of a proxy that records uses, compared with one that does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -286,13 +286,14 @@ def featured(
     *,
     acls: int | None = None,
     quotas: bool = False,
+    records_uses: bool = False,
     tls: bool = False,
     compiled: bool = True,
 ) -> Start:
     """Return how to start the proxy with an authorizer, with quotas, or with both.
 
     `acls` is the number of ACLs; None: without an authorizer. `quotas`: of bytes produced, bytes
-    fetched and request time, which are never exceeded.
+    fetched and request time, which are never exceeded. `records_uses`: in the event log.
     """
 
     def fill(config: Path) -> None:
@@ -311,6 +312,7 @@ def featured(
     settings = {
         "authorizer": {"mode": "off" if acls is None else "enforce"},
         "quotas": {"mode": "enforce" if quotas else "off"},
+        "events": {"directory": "events", "usage": records_uses},
     }
     return proxy(name, settings=settings, prepare=fill, tls=tls, compiled=compiled)
 
@@ -354,7 +356,7 @@ class Row:
     start: Start
     baseline: str | None = None
     """The row that its CPU per request is compared with, within each round; None: none."""
-    limit: Literal["sessions", "features", "tls"] = "sessions"
+    limit: Literal["sessions", "features", "tls", "audit"] = "sessions"
     """The kind of a shape's limits that applies to it."""
 
     @property
@@ -387,6 +389,12 @@ ROWS: Sequence[Row] = (
         baseline="haproxy",
     ),
     _featured_row("acls-10", acls=10),
+    Row(
+        name="audit",
+        start=featured("audit", acls=10, records_uses=True),
+        baseline="acls-10",
+        limit="audit",
+    ),
     _featured_row("acls-100000", acls=100_000),
     _featured_row("quotas", quotas=True),
     _featured_row("all", acls=100_000, quotas=True),
