@@ -38,10 +38,9 @@ def advice(event: Event) -> str | None:
     """Return what would have kept the client connected; None if nothing at the proxy would."""
     match event["kind"], event.get("failure_reason"):
         case "expired-killed", _:
-            if (quota := event.get("throttled_by")) is not None:
-                return f"a higher {quota}: the client could not re-authenticate while throttled"
             return remedy(
                 event.get("principal", ""),
+                event.get("throttled_by"),
                 enforced=event.get("enforcement") == "enforce",
                 by_token=event.get("credential_lifetime_ms") == event.get("session_lifetime_ms"),
             )
@@ -54,9 +53,12 @@ def advice(event: Event) -> str | None:
     return None
 
 
-def remedy(principal: str, *, enforced: bool, by_token: bool) -> str:
-    """Return the settings with which an expired session stays open: `enforced` is true for the
-    sessions of `enforce`, `by_token` for those that ended with their token."""
+def remedy(principal: str, throttled_by: str | None, *, enforced: bool, by_token: bool) -> str:
+    """Return the settings with which an expired session stays open: `throttled_by` is the quota of
+    a throttle that was longer, `enforced` is true for the sessions of `enforce`, `by_token` for
+    those that ended with their token."""
+    if throttled_by is not None:
+        return f"a higher {throttled_by}: the client could not re-authenticate while throttled"
     token = "reauth.enforce.token.expiry: false"  # noqa: S105 - no password
     if not enforced:
         return token

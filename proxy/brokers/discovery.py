@@ -430,6 +430,9 @@ class ClusterDiscovery(Discovery):
                 answered = True
             except BrokerFault as fault:
                 unreachable = reason = fault.reason
+                for broker in self.brokers.values():
+                    if (broker.host, broker.port) == (host, port):
+                        broker.query_soon()  # in this round
             else:
                 self._refusal = self._unreachable = None
                 answered = True

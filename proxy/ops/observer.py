@@ -223,11 +223,13 @@ class SessionObserver:
             self._worker.incidents.note(incident)
             if kind is EventKind.EXPIRED_KILLED:
                 detail = f"session expired before {incident.what}"
+                quota = None
                 if throttled is not None:
-                    throttle_ms, quota = throttled
-                    detail += f" during a throttle of {throttle_ms} ms by {bounded_text(quota)!a}"
+                    throttle_ms, quota = throttled[0], bounded_text(throttled[1])
+                    detail += f" during a throttle of {throttle_ms} ms by {quota!a}"
                 helps = remedy(
                     bounded_text(session.principal),
+                    quota,
                     enforced=session.enforcement is Enforcement.ENFORCE,
                     by_token=session.credential_lifetime_ms == session.session_lifetime_ms,
                 )

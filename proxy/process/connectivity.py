@@ -8,7 +8,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from shlex import quote as quote_for_shell
 from typing import Final
@@ -22,6 +22,7 @@ from proxy.brokers.gateway import BrokerTable, Gateway
 from proxy.brokers.service_connection import fetch_broker, fetch_metadata
 from proxy.brokers.token_source import RenewedTokens, TokenUnavailable
 from proxy.config import Config, Listener, PortRange, Routing, Upstream
+from proxy.config.exposure import without_users
 from proxy.config.values import Address
 from proxy.errors import BrokerFault, ConfigError, LoginRefused
 from proxy.net.ports import named_ports
@@ -29,6 +30,7 @@ from proxy.net.sockets import Claim, connect_privately, numeric_host
 from proxy.net.tls_contexts import open_listener_tls, open_upstream_tls
 from proxy.ops.status.text import plural
 from proxy.process.cluster_probe import Spoken, logged_in, recognize
+from proxy.store.users_file import Users
 from proxy.wire.metadata import ClusterView
 from proxy.worker.directory import Directory
 from proxy.worker.identity_services import KeyService, key_services
@@ -60,7 +62,8 @@ async def outcomes(
     `login` is a client's, to be tried at brokers that authenticate clients; None to try none.
     `principal` is the client's whose login the proxy tries where `upstream.identity` is set.
     """
-    for outcome in (*_ports(config), *_outgoing_ports(config), *_certificates(config)):
+    here = (_ports, _outgoing_ports, _certificates, _store)
+    for outcome in (one for check in here for one in check(config)):
         yield outcome
     for index, listener in enumerate(config.listeners):
         if (host := listener.advertised_host) is not None:
@@ -77,7 +80,6 @@ async def outcomes(
     for index, listener in enumerate(config.listeners):
         async for outcome in _identity_services(f"listeners[{index}]", listener):
             yield outcome
-    yield await asyncio.to_thread(_store, config.store.path())
 
 
 def _ports(config: Config) -> Iterator[Outcome]:
@@ -342,16 +344,26 @@ async def _directory(key: str, url: str, listener: Listener) -> Outcome:
     return f"{url} answers" if account is None else f"{url} answers, and takes {account}"
 
 
-def _store(path: Path) -> Outcome:
+def _store(config: Config) -> Iterator[Outcome]:
     """Read all of the database without a lock: it may be in use, and nothing is left beside it."""
-    if not path.exists():
-        return f"{path} does not exist and will be created"
-    try:
-        uri = f"file:{quote(str(path))}?mode=ro&immutable=1"
-        with closing(sqlite3.connect(uri, uri=True)) as database:
-            ((found,),) = database.execute("PRAGMA quick_check(1)")
-    except sqlite3.Error as error:
-        return ConfigError("store.url", f"{path}: {error}")
-    if found != "ok":
-        return ConfigError("store.url", f"{path}: {found}")
-    return f"{path} can be read"
+    path, users_file = config.store.path(), config.store.users_file
+    mechanisms: set[str] = set()
+    if path.exists():
+        try:
+            uri = f"file:{quote(str(path))}?mode=ro&immutable=1"
+            with closing(sqlite3.connect(uri, uri=True)) as database:
+                ((found,),) = database.execute("PRAGMA quick_check(1)")
+                with suppress(sqlite3.OperationalError):  # the file is empty
+                    rows = database.execute("SELECT DISTINCT mechanism FROM scram_credentials")
+                    mechanisms = {mechanism for (mechanism,) in rows}
+        except sqlite3.Error as error:
+            found = str(error)
+        if found != "ok":
+            yield ConfigError("store.url", f"{path}: {found}")
+            return
+        yield f"{path} can be read"
+    else:
+        yield f"{path} does not exist and will be created"
+    if users_file is not None:
+        mechanisms = {mechanism.value for _, mechanism in Users.checked(users_file).credentials}
+    yield from map(Doubt, without_users(config, mechanisms))

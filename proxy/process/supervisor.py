@@ -25,6 +25,7 @@ from proxy.brokers.own_requests import (
     OWN_CORRELATION_ID as OWN_CORRELATION_ID,  # chosen here, so that all workers share it
 )
 from proxy.config import Config, Listener, QuotasMode
+from proxy.config.exposure import without_users
 from proxy.errors import ConfigError, ProxyError, printable
 from proxy.net.ports import BrokerPorts, refuse_overlaps
 from proxy.net.proxied_client import most_waiting
@@ -200,7 +201,7 @@ class Server:
         is_new = not store.exists()
         self._bind()
         try:
-            self._open_store()
+            mechanisms = self._open_store()
         except StoreError as error:
             raise ConfigError("store.url", str(error)) from error
         self._make_events_directory()
@@ -211,7 +212,11 @@ class Server:
             self._give_up_at = time.monotonic() + READY_SECONDS
         for line in banner(self._config):
             log.info("%s", line)
-        for line in (*self._validated.exposures, *_too_few_files(self._config)):
+        for line in (
+            *self._validated.exposures,
+            *without_users(self._config, mechanisms),
+            *_too_few_files(self._config),
+        ):
             log.warning("%s", line)
         if is_new:
             log.warning("%s: the store was missing, an empty one was created", store)
@@ -306,21 +311,24 @@ class Server:
         self._http_socket = bound.pop(_HTTP, None)
         self._listening |= bound
 
-    def _open_store(self) -> None:
+    def _open_store(self) -> set[str]:
+        """Begin with the store, and return the mechanisms of its users."""
         settings = self._config.store
         store = open_store(settings.url)
         try:
             self._store_start = store.begin() if self._predecessor is None else store.join()
             for worker in self._workers:
                 worker.store_start = self._store_start
-            if settings.users_file is None:
-                store.version()  # raises if it cannot be read
-                return
-            from proxy.store.users_file import Users
+            users = store.credential_snapshot().credentials
+            if settings.users_file is not None:
+                from proxy.store.users_file import Users
 
-            Users.checked(settings.users_file)
-            if store.credential_snapshot().credentials:
-                log.warning("store.users.file is set: SCRAM users of %s do not count", settings.url)
+                if users:
+                    log.warning(
+                        "store.users.file is set: SCRAM users of %s do not count", settings.url
+                    )
+                users = Users.checked(settings.users_file).credentials
+            return {mechanism.value for _, mechanism in users}
         finally:
             store.close()
 

@@ -246,6 +246,7 @@ async def test_a_cluster_that_cannot_be_reached_is_told_and_when_it_can_again(
         for now in (61, 62, 63):
             await discovery.look(now=now)
             assert discovery.unreachable is not None
+            assert all(one.unreachable for one in discovery.brokers.values()), "at once"
         assert len(reach(caplog)) == 1
         assert (list(discovery.brokers), cluster.left) == ([1, 2], []), "what was known stays"
         assert all(broker.ready for broker in discovery.brokers.values())

@@ -219,6 +219,7 @@ def test_a_throttle_beyond_the_end_of_a_session_is_recorded(
     cause = f" during a throttle of {event[0]} ms by {event[1]!r}" if event[0] else ""
     logged = seen.told[-1].split(", ")[0]
     assert logged == f"closed: session expired before Produce{cause}"
+    assert (f"would help 'a higher {event[1]}: the client" in seen.told[-1]) is bool(event[0])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,8 @@ from proxy.config import Routing, from_mapping
 from proxy.errors import ConfigError
 from proxy.process import connectivity
 from proxy.process.connectivity import Doubt, Outcome, outcomes
+from proxy.store import open_store
+from proxy.store.users_file import Users
 from proxy.wire.apis import METADATA
 from proxy.wire.error_codes import ErrorCode
 from tests.support import messages
@@ -24,6 +26,7 @@ from tests.support.certificates import Authority
 from tests.support.fake_broker import FakeBroker, Peer, WantsLogin
 from tests.support.messages import written
 from tests.support.processes import free_port_range, free_ports
+from tests.support.store import SHA_256, verifier
 from tests.support.tls import server_context
 
 BOOTSTRAP = "bootstrap.servers"
@@ -38,6 +41,7 @@ def tried(
     principal: str | None = None,
     upstream: Mapping[str, Any] = MappingProxyType({"security.protocol": "SASL_PLAINTEXT"}),
     listener: Mapping[str, Any] = MappingProxyType({}),
+    store: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Outcome]:
     """Outcomes of a trial at this broker, and at the addresses `more`."""
 
@@ -45,6 +49,7 @@ def tried(
         async with broker:
             settings = relaying(routings, [broker.address, *more])
             settings["upstream"] |= upstream
+            settings["store"] = dict(store)
             for one in settings["listeners"]:
                 one |= listener
             config = from_mapping(settings, base_dir=tmp_path)
@@ -140,6 +145,24 @@ def test_the_protocol_of_a_listener_is_named(
         listener = {"sasl.termination": "proxy", "sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
     found = tried(tmp_path, one, Routing.SIDECAR, upstream=upstream, listener=listener)
     assert problem in problems(found)["upstream.security.protocol"]
+
+
+@pytest.mark.parametrize("enabled", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("in_file", [True, False])
+def test_a_listener_without_users_is_named(tmp_path: Path, enabled: str, in_file: bool) -> None:
+    (tmp_path / "users").write_text(Users.empty().text())
+    with closing(open_store(f"sqlite:{tmp_path}/state.db")) as store:
+        store.alter_credentials(upsert={("alice", SHA_256): verifier()})
+    found = tried(
+        tmp_path,
+        FakeBroker(brokers={}),
+        Routing.SIDECAR,
+        upstream={"security.protocol": "PLAINTEXT"},
+        listener={"sasl.termination": "proxy", "sasl.enabled.mechanisms": [enabled]},
+        store={"url": "sqlite:state.db"} | ({"users.file": "users"} if in_file else {}),
+    )
+    told = f"listener sidecar: no user has a password for {enabled}"
+    assert any(one.startswith(told) for one in doubts(found)) is (in_file or "512" in enabled)
 
 
 def test_mechanisms_that_do_not_match_are_named(tmp_path: Path) -> None:

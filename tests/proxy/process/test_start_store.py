@@ -251,6 +251,7 @@ def test_all_workers_follow_a_file_of_users(tmp_path: Path) -> None:
         proxy.until_up()
         told = f"SCRAM users of {proxy.settings['store']['url']} do not count"
         assert f"store.users.file is set: {told}" in proxy.log()
+        assert "no user has a password for SCRAM" not in proxy.log()
         for found, is_told in (("half a fi", True), (content(carol=of(SHA_256)), False)):
             put(file, found)
             eventually(

@@ -151,6 +151,7 @@ def test_a_stop_drains_connections_and_leaves_one_file(serving: Serving) -> None
     assert found == ["draining for up to 4321 ms (shutdown.drain.ms)", "stopped"]
     assert [file.name for file in serving.path.parent.glob("state.db*")] == ["state.db"]
     assert "state.db: the store was missing, an empty one was created" in serving.log()
+    assert "no user has a password for SCRAM-SHA-" in serving.log()
 
 
 @pytest.mark.parametrize(

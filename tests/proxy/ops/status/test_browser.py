@@ -106,7 +106,7 @@ async def test_a_phone_shows_a_short_page_unless_asked_for_everything(tmp_path: 
             assert await browser.evaluate("document.documentElement.scrollWidth") <= 360
             short = await browser.evaluate(height)
             await browser.evaluate("document.querySelector('label').click()")
-            assert short < 0.5 * await browser.evaluate(height)
+            assert short < 0.25 * await browser.evaluate(height)
             assert await browser.evaluate("document.documentElement.scrollWidth") <= 360
             await browser.look(1_300, 900)
             label = "getComputedStyle(document.querySelector('label')).display"
