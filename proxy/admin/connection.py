@@ -1,7 +1,4 @@
-"""Connection of an admin client: requests with a time limit, and plain error messages.
-
-Modules for TLS are imported where they are needed, so that a client without TLS does not load them.
-"""
+"""Connection of an admin client: requests with a time limit, and plain error messages."""
 
 import asyncio
 import ssl
@@ -11,12 +8,17 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
 from proxy.admin.errors import BrokerUnavailable
-from proxy.brokers.own_requests import ask_api_versions
+from proxy.brokers.own_requests import (
+    CLOSED,
+    ask_api_versions,
+    body_of,
+    decoded,
+    explained,
+    receive,
+)
 from proxy.errors import BrokerFault, host_port
 from proxy.net.dialler import Dialler
-from proxy.wire.apis import response_body_at
-from proxy.wire.codec import decode, encode
-from proxy.wire.primitives import INT32, Malformed
+from proxy.wire.codec import encode
 from proxy.wire.request import request_frame
 from proxy.wire.schema import Message
 
@@ -27,8 +29,7 @@ MAX_RESPONSE_BYTES: Final = 104_857_600
 tenth of it."""
 MAX_IN_FLIGHT: Final = 16
 """Maximum number of requests that are sent before the response to the first of them is read."""
-_SPEAKS_TLS: Final = "it answers in TLS: set security.protocol to SSL or SASL_SSL"
-_CLOSED: Final = "closed the connection instead of answering"
+_TLS_EXPECTED: Final = "set security.protocol to SSL or SASL_SSL"
 _PERHAPS_TLS: Final = "does it speak TLS?"
 """Hint for a connection that was closed: a TLS server takes a plain request for a broken record."""
 _PERHAPS_LOGIN: Final = "does it want a login?"
@@ -71,8 +72,11 @@ class AdminConnection:
     ) -> "AdminConnection":
         """Connect. Raises BrokerUnavailable."""
         address = host_port(host, port)
-        async with _explained(address, timeout_s):
-            reader, writer = await dialler.open_streams(host, port, tls)
+        try:
+            async with explained(timeout_s):
+                reader, writer = await dialler.open_streams(host, port, tls)
+        except BrokerFault as fault:
+            raise BrokerUnavailable(f"{address}: {fault.reason}") from None
         return cls(address, reader, writer, client_id, timeout_s)
 
     @property
@@ -92,17 +96,14 @@ class AdminConnection:
 
     async def api_versions(self) -> dict[int, tuple[int, int]]:
         """Return the lowest and highest version that the broker offers, by API key."""
-        try:
+        async with self._bounded():
             offered = await ask_api_versions(_SOFTWARE_NAME, self.exchange)
-        except BrokerFault as fault:
-            raise await self._broken(fault.reason) from None
         return dict(offered.apis)
 
     async def request(self, request: Message, version: int, response: type[M]) -> M:
         """Send a message in this version, and return its response."""
-        api_key = request.HEAD.api_key
-        answer = await self.exchange(api_key, version, encode(request, version))
-        return await self._read(response, version, answer)
+        (answer,) = await self.request_each([request], version, response)
+        return answer
 
     async def request_each(
         self, requests: Sequence[Message], version: int, response: type[M]
@@ -121,24 +122,13 @@ class AdminConnection:
 
     async def _next(self, correlation_id: int, version: int, response: type[M]) -> M:
         async with self._bounded():
-            answer = await self._receive(correlation_id)
-        body = await self._body(response.HEAD.api_key, version, answer)
-        return await self._read(response, version, body)
-
-    async def _read(self, response: type[M], version: int, answer: bytes) -> M:
-        try:
-            return decode(response, version, answer)
-        except Malformed:
-            problem = f"the response of API {response.HEAD.api_key} does not parse"
-            raise await self._broken(problem) from None
+            return decoded(response, version, await self._receive(correlation_id))
 
     async def exchange(self, api_key: int, api_version: int, body: bytes) -> bytes:
         """Send a request, and return the body of the response."""
         async with self._bounded():
-            correlation_id = self._send(api_key, api_version, body)
-            await self._writer.drain()
-            answer = await self._receive(correlation_id)
-        return await self._body(api_key, api_version, answer)
+            answer = await self._receive(self._send(api_key, api_version, body))
+            return body_of(api_key, api_version, answer)
 
     def _send(self, api_key: int, api_version: int, body: bytes) -> int:
         """Send a request; return its correlation id."""
@@ -152,59 +142,20 @@ class AdminConnection:
     async def _bounded(self) -> AsyncIterator[None]:
         """Limit the time of the body; close the connection if the body raises anything."""
         try:
-            async with _explained(self.address, self._timeout_s):
+            async with explained(self._timeout_s):
                 yield
-        except BaseException:
+        except BaseException as error:
             await self.close()
+            if isinstance(error, BrokerFault):
+                raise BrokerUnavailable(f"{self.address}: {error.reason}") from None
             raise
-
-    async def _body(self, api_key: int, api_version: int, answer: bytes) -> bytes:
-        try:
-            at = response_body_at(api_key, api_version, answer)
-        except Malformed:
-            at = len(answer) + 1
-        if at > len(answer):
-            raise await self._broken("the header of a response does not parse")
-        return answer[at:]
 
     async def _receive(self, correlation_id: int) -> bytes:
         try:
-            head = await self._reader.readexactly(INT32.size)
+            answer = await receive(self._reader, correlation_id, MAX_RESPONSE_BYTES, _TLS_EXPECTED)
         except (asyncio.IncompleteReadError, ConnectionResetError):
             if not self._if_closed:
                 raise
-            problem = f"{_CLOSED}; {self._if_closed}"
-            raise BrokerUnavailable(f"{self.address}: {problem}") from None
+            raise BrokerFault(f"{CLOSED}; {self._if_closed}") from None
         self._if_closed = ""
-        size = INT32.unpack(head)[0]
-        if not INT32.size <= size <= MAX_RESPONSE_BYTES:
-            from proxy.net.handshake_errors import is_tls_answer
-
-            problem = _SPEAKS_TLS if is_tls_answer(head) else f"the response claims {size} bytes"
-            raise BrokerUnavailable(f"{self.address}: {problem}")
-        answer = await self._reader.readexactly(size)
-        if INT32.unpack_from(answer)[0] != correlation_id:
-            raise BrokerUnavailable(f"{self.address}: the response is to another request")
         return answer
-
-    async def _broken(self, problem: str) -> BrokerUnavailable:
-        await self.close()
-        return BrokerUnavailable(f"{self.address}: {problem}")
-
-
-@asynccontextmanager
-async def _explained(address: str, timeout_s: float) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(timeout_s):
-            yield
-    except TimeoutError:
-        reason = f"no answer within {timeout_s:g} s"
-    except asyncio.IncompleteReadError:
-        reason = _CLOSED
-    except OSError as error:
-        from proxy.net.handshake_errors import handshake_error
-
-        reason = handshake_error(error)
-    else:
-        return
-    raise BrokerUnavailable(f"{address}: {reason}")

@@ -1,8 +1,7 @@
 """Connection for the proxy's own requests to a broker.
 
 Each query has a short connection of its own: queries are minutes apart, and a permanent connection
-would need supervision. Any failure of a broker is a `BrokerFault`: a refused connection, a timeout,
-a closed connection, a frame that is too large or does not parse.
+would need supervision.
 """
 
 import asyncio
@@ -12,9 +11,16 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from proxy.brokers.access import Access
-from proxy.brokers.own_requests import OWN_CORRELATION_ID, ask_api_versions, log_in
+from proxy.brokers.own_requests import (
+    OWN_CORRELATION_ID,
+    ask_api_versions,
+    body_of,
+    decoded,
+    explained,
+    log_in,
+    receive,
+)
 from proxy.errors import BrokerFault, LoginRefused, host_port
-from proxy.net.handshake_errors import handshake_error, is_tls_answer
 from proxy.wire import api_versions, metadata
 from proxy.wire.api_versions import (
     UNKNOWN_BROKER,
@@ -23,16 +29,10 @@ from proxy.wire.api_versions import (
     identify,
     metadata_version,
 )
-from proxy.wire.apis import (
-    API_VERSIONS,
-    METADATA,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-    response_body_at,
-)
-from proxy.wire.codec import decode, encode
+from proxy.wire.apis import API_VERSIONS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from proxy.wire.codec import encode
 from proxy.wire.metadata import ClusterView
-from proxy.wire.primitives import INT16, INT32, Malformed
+from proxy.wire.primitives import INT16, INT32
 from proxy.wire.request import CLIENT_ID, request_frame
 from proxy.wire.schema import Message
 from sasl.login import ClientExchange, LoginError
@@ -46,6 +46,7 @@ from sasl.messages import (
 MAX_ANSWER_BYTES: Final = 67_108_864
 """Largest response in bytes; Metadata without topics is far below it."""
 
+_TLS_EXPECTED: Final = "set upstream.security.protocol: SASL_SSL, or SSL if it has no SASL"
 _LOGIN_EXPECTED: Final = (
     "closed the connection after its ApiVersions response: if its listener expects a login, set"
     " upstream.security.protocol: SASL_SSL, or SASL_PLAINTEXT"
@@ -91,7 +92,7 @@ async def ask(
     Raises BrokerFault.
     """
     try:
-        async with asyncio.timeout(access.timeout_s):
+        async with explained(access.timeout_s):
             reader, writer = await access.dialler.open_streams(host, port, access.context)
             try:
                 connection = ServiceConnection(reader, writer)
@@ -104,15 +105,8 @@ async def ask(
                 writer.transport.abort()
                 with suppress(OSError):
                     await writer.wait_closed()
-    except TimeoutError:
-        reason = f"no answer within {access.timeout_s:g} s"
-    except asyncio.IncompleteReadError:
-        reason = "closed the connection instead of answering"
-    except OSError as error:
-        reason = handshake_error(error)
     except BrokerFault as fault:
         raise type(fault)(f"broker {host_port(host, port)}: {fault.reason}") from None
-    raise BrokerFault(f"broker {host_port(host, port)}: {reason}")
 
 
 async def _without_login(answer: Awaitable[Answer]) -> Answer:
@@ -178,10 +172,7 @@ class ServiceConnection:
 
     async def _request_body(self, api_key: int, api_version: int, body: bytes) -> bytes:
         answer = await self.request(api_key, api_version, body, max_bytes=MAX_RESPONSE_BYTES)
-        try:
-            return answer[response_body_at(api_key, api_version, answer, 0) :]
-        except Malformed as malformed:
-            raise BrokerFault(f"API {api_key}: {malformed}") from None
+        return body_of(api_key, api_version, answer)
 
     async def request(
         self, api_key: int, api_version: int, body: bytes, *, max_bytes: int = MAX_ANSWER_BYTES
@@ -191,18 +182,7 @@ class ServiceConnection:
         `max_bytes` is the largest size of the response.
         """
         self._writer.write(request_frame(api_key, api_version, OWN_CORRELATION_ID, CLIENT_ID, body))
-        prefix = await self._reader.readexactly(4)
-        if is_tls_answer(prefix):
-            raise BrokerFault(
-                "it speaks TLS; set upstream.security.protocol: SASL_SSL, or SSL if it has no SASL"
-            )
-        size = INT32.unpack(prefix)[0]
-        if not INT32.size <= size <= max_bytes:
-            raise BrokerFault(f"an answer of {size} bytes")
-        answer = await self._reader.readexactly(size)
-        if INT32.unpack_from(answer)[0] != OWN_CORRELATION_ID:
-            raise BrokerFault("an answer to another request")
-        return answer[INT32.size :]
+        return await receive(self._reader, OWN_CORRELATION_ID, max_bytes, _TLS_EXPECTED)
 
     async def asked(self, api_version: int, request: Message, response: type[M]) -> M:
         """Send a request, and return its response. Raises BrokerFault.
@@ -214,16 +194,7 @@ class ServiceConnection:
         if not low <= api_version <= high:
             raise BrokerFault(f"API {api_key}: v{api_version} is not offered")
         answer = await self.request(api_key, api_version, encode(request, api_version))
-        return await asyncio.to_thread(_decoded, response, api_version, answer)
-
-
-def _decoded(response: type[M], api_version: int, answer: bytes) -> M:
-    api_key = response.HEAD.api_key
-    try:
-        position = response_body_at(api_key, api_version, answer, 0)
-        return decode(response, api_version, answer, position)
-    except Malformed as malformed:
-        raise BrokerFault(f"API {api_key}: {malformed}") from None
+        return await asyncio.to_thread(decoded, response, api_version, answer)
 
 
 async def _identity(

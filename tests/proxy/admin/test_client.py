@@ -416,9 +416,9 @@ async def test_a_handshake_that_does_not_end() -> None:
         (
             "15030300020246",  # the alert of a server that reads no record (RFC 8446 section 6)
             None,
-            "it answers in TLS: set security.protocol to SSL or SASL_SSL",
+            "it speaks TLS; set security.protocol to SSL or SASL_SSL",
         ),
-        ("485454502f312e31", None, "the response claims 1213486160 bytes"),
+        ("485454502f312e31", None, "a response of 1213486160 bytes"),
         ("485454502f312e31", TRUSTING, "it does not speak TLS"),
         ("15030300020228", TRUSTING, "the other side refuses the handshake"),
         ("15030300020246", TRUSTING, "no version of TLS in common"),
