@@ -1,40 +1,20 @@
 """Facts about one connection: its origin, its client, and the session it was granted."""
 
 from collections.abc import Sequence
-from typing import Final, final
+from typing import NamedTuple, final
 
 
-@final
-class Origin:
+class Origin(NamedTuple):
     """Facts about a connection that are known when it is accepted."""
 
-    __slots__ = (
-        "client_host",
-        "connected_at",
-        "connection_id",
-        "listener",
-        "proxy_id",
-        "worker",
-    )
-
-    def __init__(
-        self,
-        *,
-        proxy_id: str,
-        worker: int,
-        listener: str,
-        connection_id: str,
-        client_host: str,
-        connected_at: float,
-    ) -> None:
-        self.proxy_id: Final = proxy_id
-        self.worker: Final = worker
-        self.listener: Final = listener
-        self.connection_id: Final = connection_id
-        self.client_host: Final = client_host
-        """IP address of the client, without its port."""
-        self.connected_at: Final = connected_at
-        """Time at which the connection was accepted, in monotonic seconds."""
+    proxy_id: str
+    worker: int
+    listener: str
+    connection_id: str
+    client_host: str
+    """IP address of the client, without its port."""
+    connected_at: float
+    """Time at which the connection was accepted, in monotonic seconds."""
 
 
 @final
@@ -82,43 +62,21 @@ class Client:
         """Principal of the client at brokers (`upstream.identity`)."""
 
 
-@final
-class Grant:
+class Grant(NamedTuple):
     """A successful authentication."""
 
-    __slots__ = (
-        "announced_lifetime_ms",
-        "authenticator",
-        "credential_lifetime_ms",
-        "groups",
-        "latency",
-        "principal",
-        "session_lifetime_ms",
-    )
-
-    def __init__(
-        self,
-        *,
-        principal: str,
-        session_lifetime_ms: int,
-        announced_lifetime_ms: int,
-        credential_lifetime_ms: int | None,
-        latency: float,
-        authenticator: str = "proxy",
-        groups: Sequence[str] = (),
-    ) -> None:
-        self.principal: Final = principal
-        self.session_lifetime_ms: Final = session_lifetime_ms
-        """Lifetime of the session, in milliseconds; 0 if no lifetime applies."""
-        self.announced_lifetime_ms: Final = announced_lifetime_ms
-        """Lifetime that was announced to the client, in milliseconds; 0 if no lifetime
-        applies, or it cannot be announced."""
-        self.credential_lifetime_ms: Final = credential_lifetime_ms
-        """Remaining lifetime of the token in milliseconds; None if the credential does not
-        expire."""
-        self.latency: Final = latency
-        """Time from the arrival of the SaslHandshake to success, in seconds."""
-        self.authenticator: Final = authenticator
-        """Side that verified the credentials: `proxy` or `broker`."""
-        self.groups: Final = groups
-        """Groups of the client as principals, sorted."""
+    principal: str
+    session_lifetime_ms: int
+    """Lifetime of the session, in milliseconds; 0 if no lifetime applies."""
+    announced_lifetime_ms: int
+    """Lifetime that was announced to the client, in milliseconds; 0 if no lifetime
+    applies, or it cannot be announced."""
+    credential_lifetime_ms: int | None
+    """Remaining lifetime of the token in milliseconds; None if the credential does not
+    expire."""
+    latency: float
+    """Time from the arrival of the SaslHandshake to success, in seconds."""
+    authenticator: str = "proxy"
+    """Side that verified the credentials: `proxy` or `broker`."""
+    groups: Sequence[str] = ()
+    """Groups of the client as principals, sorted."""

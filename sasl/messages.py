@@ -12,7 +12,7 @@ import re
 import struct
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from sasl.scram_messages import decode_saslname
 
@@ -148,28 +148,18 @@ def authenticate_request(version: int, token: bytes) -> bytes:
     return _INT.pack(len(token)) + token
 
 
-class AuthenticateResponse:
+class AuthenticateResponse(NamedTuple):
     """Response of a server to a token."""
 
-    __slots__ = ("auth_bytes", "error_code", "error_message", "lifetime_at", "session_lifetime_ms")
-
-    def __init__(
-        self,
-        error_code: int,
-        error_message: str,
-        auth_bytes: bytes,
-        session_lifetime_ms: int,
-        lifetime_at: int,
-    ) -> None:
-        self.error_code: Final = error_code
-        self.error_message: Final = error_message
-        """Message of the server; empty if it is null."""
-        self.auth_bytes: Final = auth_bytes
-        self.session_lifetime_ms: Final = session_lifetime_ms
-        """Lifetime of the session in milliseconds; 0 if it has no end, or in v0, which lacks the
-        field."""
-        self.lifetime_at: Final = lifetime_at
-        """Position of the lifetime in the body; in v0 the end of the last field."""
+    error_code: int
+    error_message: str
+    """Message of the server; empty if it is null."""
+    auth_bytes: bytes
+    session_lifetime_ms: int
+    """Lifetime of the session in milliseconds; 0 if it has no end, or in v0, which lacks the
+    field."""
+    lifetime_at: int
+    """Position of the lifetime in the body; in v0 the end of the last field."""
 
 
 def read_authenticate_response(version: int, body: bytes) -> AuthenticateResponse:

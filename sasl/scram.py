@@ -18,7 +18,7 @@ import hmac
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from sasl import scram_messages as messages
 from sasl.credentials import (
@@ -172,19 +172,13 @@ class _AwaitFirst:
     __slots__ = ()
 
 
-@final
-class _AwaitFinal:
+class _AwaitFinal(NamedTuple):
     """State before the client's proof."""
 
-    __slots__ = ("client_first", "nonce", "server_first", "verifier")
-
-    def __init__(
-        self, *, client_first: ClientFirst, server_first: str, nonce: str, verifier: _Verifier
-    ) -> None:
-        self.client_first: Final = client_first
-        self.server_first: Final = server_first
-        self.nonce: Final = nonce
-        self.verifier: Final = verifier
+    client_first: ClientFirst
+    server_first: str
+    nonce: str
+    verifier: _Verifier
 
 
 @final

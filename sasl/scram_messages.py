@@ -10,7 +10,7 @@ one point from the RFC's:
 
 import binascii
 import re
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024
 """Maximum size of a message in bytes: an unfinished exchange keeps its first message in memory, and
@@ -36,30 +36,17 @@ _SERVER_FIRST: Final = re.compile(
 _SERVER_FINAL: Final = re.compile(rf"v=(?P<verifier>{_BASE64}){_EXTENSIONS}")
 
 
-@final
-class ClientFirst:
+class ClientFirst(NamedTuple):
     """First message of the client: `n,a=authzid,n=user,r=nonce,…`."""
 
-    __slots__ = ("authorization_id", "bare", "extensions", "gs2_header", "nonce", "username")
-
-    def __init__(
-        self,
-        *,
-        gs2_header: str,
-        authorization_id: str | None,
-        username: str,
-        nonce: str,
-        bare: str,
-        extensions: tuple[tuple[str, str], ...],
-    ) -> None:
-        self.gs2_header = gs2_header
-        """GS2 header, which `c=` of the last message must repeat."""
-        self.authorization_id: Final = authorization_id
-        self.username: Final = username
-        self.nonce: Final = nonce
-        self.bare: Final = bare
-        """Message without the GS2 header, which the proof signs."""
-        self.extensions: Final = extensions
+    gs2_header: str
+    """GS2 header, which `c=` of the last message must repeat."""
+    authorization_id: str | None
+    username: str
+    nonce: str
+    bare: str
+    """Message without the GS2 header, which the proof signs."""
+    extensions: tuple[tuple[str, str], ...]
 
 
 @final
@@ -77,16 +64,12 @@ class ClientFinal:
         self.proof: Final = proof
 
 
-@final
-class ServerFirst:
+class ServerFirst(NamedTuple):
     """First message of the server, with salt and iterations: `r=…,s=…,i=…`."""
 
-    __slots__ = ("iterations", "nonce", "salt")
-
-    def __init__(self, *, nonce: str, salt: bytes, iterations: int) -> None:
-        self.nonce: Final = nonce
-        self.salt: Final = salt
-        self.iterations: Final = iterations
+    nonce: str
+    salt: bytes
+    iterations: int
 
 
 def read_client_first(message: bytes) -> ClientFirst | None:

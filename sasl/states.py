@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from sasl.identity import Identity, LoginFacts
 from sasl.mechanism import PASSWORD, Exchange, FailureReason
@@ -173,30 +173,18 @@ class Authenticated:
         return bool(self.authenticate_version)
 
 
-@final
-class Authenticating:
+class Authenticating(NamedTuple):
     """State between a SaslHandshake and the last token."""
 
-    __slots__ = ("exchange", "handshake_version", "mechanism", "previous", "started_at")
-
-    def __init__(
-        self,
-        *,
-        mechanism: str,
-        handshake_version: int,
-        exchange: Exchange | None,
-        started_at: float,
-        previous: Authenticated | None,
-    ) -> None:
-        self.mechanism: Final = mechanism
-        self.handshake_version: Final = handshake_version
-        self.exchange: Final = exchange
-        """Exchange in progress; None if a re-authentication chose another mechanism, so that its
-        next token is rejected."""
-        self.started_at: Final = started_at
-        """Time at which the SaslHandshake arrived, in monotonic seconds."""
-        self.previous: Final = previous
-        """Session that is being renewed; None at the first authentication."""
+    mechanism: str
+    handshake_version: int
+    exchange: Exchange | None
+    """Exchange in progress; None if a re-authentication chose another mechanism, so that its
+    next token is rejected."""
+    started_at: float
+    """Time at which the SaslHandshake arrived, in monotonic seconds."""
+    previous: Authenticated | None
+    """Session that is being renewed; None at the first authentication."""
 
     @property
     def raw(self) -> bool:
