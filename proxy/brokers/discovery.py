@@ -130,9 +130,7 @@ class DiscoveredBroker:
         except BrokerFault as fault:
             self._asked_at = None
             cause = f"versions of {host_port(self.host, self.port)}"
-            line = repeats.line(cause, f"API versions unknown: {fault.reason}", now)
-            if line is not None:
-                log.warning("%s", line)
+            repeats.warn(log, f"API versions unknown: {fault.reason}", now, cause=cause)
             self.fault, self.reachable_since = fault, None
             return None
         if self.reachable_since is None:
@@ -389,9 +387,8 @@ class ClusterDiscovery(Discovery):
         try:
             brokers = await memory.exchange(learned)
         except BrokerFault as fault:
-            line = self._repeats.line("memory", f"brokers are not kept: {fault.reason}", now)
-            if line is not None:
-                log.warning("%s", line)
+            text = f"brokers are not kept: {fault.reason}"
+            self._repeats.warn(log, text, now, cause="memory")
             return None
         self._learned = {
             id_: address for id_, address in self._learned.items() if learned.get(id_) != address
@@ -439,9 +436,8 @@ class ClusterDiscovery(Discovery):
                 if view.brokers:
                     return view
                 reason = f"broker {host_port(host, port)} lists no brokers"
-            line = self._repeats.line(host_port(host, port), f"brokers unknown: {reason}", now)
-            if line is not None:
-                log.warning("%s", line)
+            text = f"brokers unknown: {reason}"
+            self._repeats.warn(log, text, now, cause=host_port(host, port))
         self._unreachable = None if answered else unreachable
         return None
 
