@@ -7,7 +7,7 @@ second.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from time import monotonic, perf_counter_ns
 from typing import Final
@@ -21,7 +21,7 @@ from proxy.errors import BrokerFault
 from proxy.quota.callback import Cluster, configured_callback
 from proxy.quota.model import CachedQuotas, QuotaKey, QuotaStore
 from proxy.quota.precedence import Tags
-from proxy.quota.shared_memory import NANOSECONDS_PER_PERCENT, Count, UsageTable
+from proxy.quota.shared_memory import NANOSECONDS_PER_PERCENT, UsageTable
 from proxy.quota.throttle import Mode, Throttle, Throttled
 from proxy.quota.worker_quotas import WorkerQuotas, entry_of_tags
 from proxy.scheduling.log_rate_limit import LogRateLimit
@@ -114,23 +114,31 @@ class QuotaService:
         before, self._generation = self._generation, self._quotas.generation
         return before != self._generation
 
-    @property
-    def wants_cluster(self) -> bool:
-        """True if a callback needs the cluster."""
-        return self._quotas.has_callback
-
-    def update_cluster_metadata(self, cluster: Cluster) -> None:
-        """Pass the current cluster to the callback."""
-        self._quotas.update_cluster_metadata(cluster)
+    async def follow(self, endpoints: Endpoints, access: Access, pause_s: float) -> None:
+        """Pass the cluster to the callback whenever it differs from before; return at once without
+        a callback."""
+        before: Cluster | None = None
+        fault = ""
+        while self._quotas.has_callback:
+            if (found := endpoints.any_broker()) is not None:
+                broker, alone = found
+                cluster = before
+                try:
+                    query = partial(_cluster, alone=alone)
+                    cluster = await ask(broker.host, broker.port, access, query)
+                    fault = ""
+                except BrokerFault as error:
+                    if error.reason != fault:
+                        log.warning("partition leaders are unknown: %s", error.reason)
+                    fault = error.reason
+                if cluster is not None and cluster != before:
+                    before = cluster
+                    self._quotas.update_cluster_metadata(cluster)
+            await asyncio.sleep(pause_s)
 
     def close(self) -> None:
         """Close the callback."""
         self._quotas.close()
-
-    @property
-    def counts(self) -> Mapping[tuple[QuotaKey, str], Count]:
-        """Return usage and throttling, by key and entry."""
-        return self._quotas.counts
 
     # Reports
 
@@ -151,7 +159,7 @@ class QuotaService:
         """Add usage and throttling by entry."""
         for meter in self._quotas.open_meters:
             meter.rate(now)  # settles what was used so far
-        for (key, entry), count in self.counts.items():
+        for (key, entry), count in self._quotas.counts.items():
             labels = key.value, entry
             match key:
                 case QuotaKey.REQUEST_PERCENTAGE:
@@ -216,27 +224,3 @@ async def _own_id(connection: ServiceConnection, brokers: frozenset[int]) -> int
     )
     own = [one for one in response.results if one.error_code == ErrorCode.NONE]
     return int(own[0].resource_name) if len(own) == 1 else None
-
-
-async def follow(
-    quotas: QuotaService, endpoints: Endpoints, access: Access, upstream: config.Upstream
-) -> None:
-    """Pass the cluster to the callback whenever it differs from before."""
-    before: Cluster | None = None
-    fault = ""
-    while True:
-        if (found := endpoints.any_broker()) is not None:
-            broker, alone = found
-            cluster = before
-            try:
-                query = partial(_cluster, alone=alone)
-                cluster = await ask(broker.host, broker.port, access, query)
-                fault = ""
-            except BrokerFault as error:
-                if error.reason != fault:
-                    log.warning("partition leaders are unknown: %s", error.reason)
-                fault = error.reason
-            if cluster is not None and cluster != before:
-                before = cluster
-                quotas.update_cluster_metadata(cluster)
-        await asyncio.sleep(upstream.metadata_max_age_ms / 1000)

@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from sys import maxsize
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -336,7 +337,10 @@ class Worker:
         if self._signals is not None:
             self.spawn(supervised(self._signals.run))
             self.spawn(supervised(self._signals.keys.run))
-        self.spawn(supervised(self._follow_cluster))
+        if self._quotas is not None:
+            pause_s = self._settings.upstream.metadata_max_age_ms / 1000
+            follow = partial(self._quotas.follow, self._endpoints, self.access, pause_s)
+            self.spawn(supervised(follow))
         if self._inputs.tls.all:
             self.spawn(follow_certificates(self._inputs.tls.all))
         if self._inputs.number == 0:
@@ -433,12 +437,6 @@ class Worker:
             self.emit(line)
             if number % USES_AT_ONCE == USES_AT_ONCE - 1:
                 await asyncio.sleep(0)
-
-    async def _follow_cluster(self) -> None:
-        if self._quotas is not None and self._quotas.wants_cluster:
-            from proxy.worker.quota_service import follow
-
-            await follow(self._quotas, self._endpoints, self.access, self._settings.upstream)
 
     def _make_room(self) -> None:
         """Close connections in favour of those that other workers have accepted."""

@@ -238,7 +238,7 @@ class Limited:
 
     @property
     def count(self) -> Any:
-        (count,) = self.service.counts.values()
+        (count,) = self.service._quotas.counts.values()
         return count
 
 

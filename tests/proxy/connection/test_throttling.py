@@ -182,7 +182,7 @@ def test_audit_holds_nobody_and_tells_nothing() -> None:
     assert play.paused == set()
     assert play.received[-2] == answer(PRODUCE, 9, 3)[4:]
     assert play.received[-1] == fetched(4, 50_000)[4:]
-    counts = {key: count.throttles for (key, _), count in quoted.service.counts.items()}
+    counts = {key: count.throttles for (key, _), count in quoted.service._quotas.counts.items()}
     assert counts == {PRODUCER: 1, CONSUMER: 1}, "each by itself"
 
 
@@ -443,7 +443,7 @@ def test_what_was_not_settled_outlasts_the_connection() -> None:
     given = Reconnecting({PRODUCER: 1_000_000.0})
     play = given.connect()
     play.client(produce(3), produce(4, records=b"r" * 80_000))
-    (count,) = given.service.counts.values()
+    (count,) = given.service._quotas.counts.values()
     assert count.used < 1_000
     given.close(play)
     assert count.used == len(play.to_broker) - 8
