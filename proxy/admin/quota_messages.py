@@ -9,6 +9,7 @@ from proxy.admin.errors import BrokerUnavailable, ChangeResult, KafkaError, kafk
 from proxy.quota.model import (
     DEFAULT,
     BadEntity,
+    Changes,
     Default,
     EntityType,
     QuotaEntity,
@@ -191,7 +192,7 @@ def _known_entity(described: ClientQuotaEntity) -> QuotaEntity | None:
 ALTER_VERSIONS: Final = (0, 1)
 """Lowest and highest version of AlterClientQuotas that this module understands."""
 
-QuotaChanges = Mapping[QuotaEntity, Mapping[str, float | None]]
+QuotaChanges = Mapping[QuotaEntity, Mapping[str, float | None]] | Changes
 """Values to set, by entity and key; None as a value removes the quota."""
 
 

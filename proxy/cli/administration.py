@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
@@ -123,38 +124,30 @@ def administration(where: Where) -> Iterator[Administration]:
         raise typer.BadParameter(
             f"give one of --bootstrap-server, --config and --store, or set {CONFIG_VARIABLE}"
         )
-    if where.through_proxy:
-        with explained(), _connected(bootstrap, where.command_config) as found:
-            yield found
-    elif store is not None:
-        with explained(store), _opened_file(store) as found:
-            yield found
+    target = partial(_connected, bootstrap, where.command_config)
+    if store is not None:
+        target = partial(_opened_file, store)
     elif config is not None:
-        with explained(config), _configured(config) as found:
-            yield found
+        target = partial(_configured, config)
+    with explained(store or config), target() as found:
+        yield found
 
 
-@contextmanager
-def _opened_file(file: Path) -> Iterator[Administration]:
+def _opened_file(file: Path) -> AbstractContextManager[Administration]:
     if not file.is_file():
         raise ConfigError("", "there is no such store")
     from proxy.config.model import socket_beside
 
-    with _store(f"sqlite:{file}", socket_beside(file)) as store:
-        yield store
+    return _store(f"sqlite:{file}", socket_beside(file))
 
 
-@contextmanager
-def _configured(file: Path) -> Iterator[Administration]:
+def _configured(file: Path) -> AbstractContextManager[Administration]:
     from proxy.config import load
 
     settings = load(file)
     if settings.store.at_brokers:
-        with _connected_to_brokers(settings.upstream) as brokers:
-            yield brokers
-    else:
-        with _store(settings.store.url, settings.admin_socket()) as store:
-            yield store
+        return _connected_to_brokers(settings.upstream)
+    return _store(settings.store.url, settings.admin_socket())
 
 
 @contextmanager
@@ -213,8 +206,9 @@ def _filters_that_find(
         yield from combinations(parts, count)
 
 
-@contextmanager
-def _connected(bootstrap: str | None, command_config: Path | None) -> Iterator[Administration]:
+def _connected(
+    bootstrap: str | None, command_config: Path | None
+) -> AbstractContextManager[Administration]:
     from proxy.admin import AdminClient, ClientSettings, read_client_properties
     from proxy.admin.client import REQUEST_TIMEOUT_S
 
@@ -232,19 +226,16 @@ def _connected(bootstrap: str | None, command_config: Path | None) -> Iterator[A
         client_id=settings.client_id or "reauth-proxy-admin",
         request_timeout_s=settings.request_timeout_s or REQUEST_TIMEOUT_S,
     )
-    with _running(client) as kafka:
-        yield kafka
+    return _running(client)
 
 
-@contextmanager
-def _connected_to_brokers(upstream: "Upstream") -> Iterator[Administration]:
+def _connected_to_brokers(upstream: "Upstream") -> AbstractContextManager[Administration]:
     from proxy.brokers.access import open_access
     from proxy.net.tls_contexts import open_upstream_tls
     from proxy.store.brokers import administrator
 
     access = open_access(upstream, open_upstream_tls(upstream, time.time()))
-    with _running(administrator(upstream, access)) as kafka:
-        yield kafka
+    return _running(administrator(upstream, access))
 
 
 @contextmanager
@@ -292,11 +283,7 @@ class _ThroughKafka:
         return quotas
 
     def alter_quotas(self, changes: Changes) -> None:
-        by_name = {
-            entity: {key.value: value for key, value in ops.items()}
-            for entity, ops in changes.items()
-        }
-        self._run(self._client.alter_client_quotas(by_name)).all()
+        self._run(self._client.alter_client_quotas(changes)).all()
 
 
 QUERY_TIMEOUT_S: Final = 5.0

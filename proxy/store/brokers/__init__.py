@@ -138,11 +138,7 @@ class Brokers:
 
     def alter_quotas(self, changes: Changes) -> Done[QuotaEntity]:
         """Set and remove quotas."""
-        by_name = {
-            entity: {key.value: value for key, value in ops.items()}
-            for entity, ops in changes.items()
-        }
-        return Done.of(self._change(lambda admin: admin.alter_client_quotas(by_name)).values())
+        return Done.of(self._change(lambda admin: admin.alter_client_quotas(changes)).values())
 
     def _change(self, change: Callable[[AdminClient], Awaitable[T]]) -> T:
         async def run() -> T:
