@@ -256,10 +256,25 @@ def answer(
     try:
         if api_key == DESCRIBE_ACLS:
             return _describe(api_version, body, acls, authorized=authorized)
-        if api_key == CREATE_ACLS:
-            return _create(api_version, body, acls, authorized=authorized)
-        assert api_key == DELETE_ACLS
-        return _delete(api_version, body, acls, authorized=authorized)
+        count = _item_count(api_version, body)
+        if acls is None:
+            refusal = DISABLED
+        elif not authorized:
+            refusal = UNAUTHORIZED
+        elif count > MAX_ITEMS:
+            refusal = _TOO_LARGE
+        elif api_key == CREATE_ACLS:
+            return _create(api_version, body, acls)
+        else:
+            assert api_key == DELETE_ACLS
+            return _delete(api_version, body, acls)
+        return refusal_of_all(
+            api_version,
+            count,
+            refusal,
+            lists_matches=api_key == DELETE_ACLS,
+            with_message=count <= MAX_ITEMS,
+        )
     except Malformed as error:
         raise ClientFault("the request does not parse") from error
 
@@ -284,13 +299,7 @@ def _describe(
     return partial(acl_responses.describe_body, api_version, found)
 
 
-def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: bool) -> bytes:
-    count = _item_count(api_version, body)
-    if refusal := _refusal_of_all(count, acls, authorized=authorized):
-        return refusal_of_all(
-            api_version, count, refusal, lists_matches=False, with_message=count <= MAX_ITEMS
-        )
-    assert acls is not None
+def _create(api_version: int, body: bytes, acls: Acls) -> bytes:
     request = decode(CreateAclsRequest, api_version, body)
     wanted = [acl_of(creation) for creation in request.creations]
     results = [creation_refusal(acl) for acl in wanted]
@@ -300,19 +309,13 @@ def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
     return acl_responses.create_body(api_version, results)
 
 
-def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: bool) -> bytes:
-    count = _item_count(api_version, body)
-    if refusal := _refusal_of_all(count, acls, authorized=authorized):
-        return refusal_of_all(
-            api_version, count, refusal, lists_matches=True, with_message=count <= MAX_ITEMS
-        )
-    assert acls is not None
+def _delete(api_version: int, body: bytes, acls: Acls) -> bytes:
     request = decode(DeleteAclsRequest, api_version, body)
     try:
         deletion = _Deletion(acls.current())
     except StoreError as problem:
-        refusal = Refusal(*refusal_of(problem))
-        return refusal_of_all(api_version, count, refusal, lists_matches=True)
+        unread = Refusal(*refusal_of(problem))
+        return refusal_of_all(api_version, len(request.filters), unread, lists_matches=True)
     wanted = (filter_of(filter_parts(item)) for item in request.filters)
     results = [deletion.result(one) for one in wanted]
     if deletion.found and (refusal := acls.delete(deletion.found)):
@@ -333,14 +336,6 @@ def _item_count(api_version: int, body: bytes) -> int:
 _MIN_ITEM_SIZE: Final = 7
 """Minimum size of an item in bytes: three codes, three strings of at least one byte, and the end of
 a flexible item."""
-
-
-def _refusal_of_all(count: int, acls: Acls | None, *, authorized: bool) -> Refusal | None:
-    if acls is None:
-        return DISABLED
-    if not authorized:
-        return UNAUTHORIZED
-    return _TOO_LARGE if count > MAX_ITEMS else None
 
 
 class _Deletion:
