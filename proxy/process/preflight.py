@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from proxy.brokers.token_source import read_secret
-from proxy.config import Config, Events, Listener, QuotasMode, Store, Upstream
+from proxy.config import Config, Events, Listener, Store, Upstream
 from proxy.config.values import Secret, source_of
 from proxy.errors import ConfigError
 from proxy.net.ports import refuse_overlaps
 from proxy.net.tls_contexts import open_listener_tls, open_upstream_tls
 from proxy.net.tls_material import certificates, hosts_of, is_for_host
-from proxy.process.start import ShortLived
-from proxy.quota.callback import try_callback
+from proxy.process.start import check_callback
 from proxy.store.block_file import BlockFile
 from proxy.store.users_file import Users
 from proxy.worker.identity_services import lists_of
@@ -56,11 +55,13 @@ def _checks(config: Config, wall_now: float) -> Iterator[Callable[[], object]]:
                 yield partial(_check_keys, f"listeners[{number}].{key}", source)
         for key, path in listener.jwks_authorizations():
             yield partial(_check_token_file, f"listeners[{number}].{key}", path)
+        if paths := listener.upstream_identity_signing_key_files:
+            from proxy.brokers.signed_tokens import read_jwks
+
+            key = f"listeners[{number}].upstream.identity.signing.key.files"
+            yield partial(_check_login, key, partial(read_jwks, paths))
     yield partial(open_upstream_tls, config.upstream, wall_now)
-    for key, secret in _secrets(config.upstream):
-        yield partial(_check_secret, key, secret)
-    yield partial(_check_token_source, config.upstream, wall_now)
-    yield partial(_check_signing_keys, config)
+    yield from _checks_of_login(config.upstream, wall_now)
     yield partial(_check_store, config.store)
     yield BlockFile(config).read
     keys = source_of(config.block.signals.jwks_endpoint_url)
@@ -69,11 +70,7 @@ def _checks(config: Config, wall_now: float) -> Iterator[Callable[[], object]]:
     if (token := config.block.signals.token_file) is not None:
         yield partial(_check_token_file, "block.signals.token.file", token)
     yield partial(_check_events, config.events)
-    quotas = config.quotas
-    name = quotas.client_quota_callback_class
-    if quotas.mode is not QuotasMode.OFF and name is not None:
-        trial = partial(try_callback, name, quotas.client_quota_callback_configs)
-        yield lambda: ShortLived(trial).result()
+    yield partial(check_callback, config.quotas)
 
 
 def _checks_of_directory(listener: Listener, place: str) -> Iterator[Callable[[], object]]:
@@ -122,37 +119,31 @@ def _check_keys(key: str, path: Path) -> None:
         raise ConfigError(key, f"{path}: {keys.last_error}")
 
 
-def _check_signing_keys(config: Config) -> None:
-    for number, listener in enumerate(config.listeners):
-        if not (paths := listener.upstream_identity_signing_key_files):
-            continue
-        from proxy.brokers.signed_tokens import read_jwks
-
-        try:
-            read_jwks(paths)
-        except LoginError as error:
-            key = f"listeners[{number}].upstream.identity.signing.key.files"
-            raise ConfigError(key, error.reason) from None
-
-
-def _check_token_source(upstream: Upstream, wall_now: float) -> None:
+def _checks_of_login(upstream: Upstream, wall_now: float) -> Iterator[Callable[[], object]]:
+    if (password := upstream.sasl_password) is not None:
+        yield partial(_check_secret, "upstream.sasl.password", password)
+    if (secret := upstream.sasl_oauthbearer_client_credentials_client_secret) is not None:
+        key = "upstream.sasl.oauthbearer.client.credentials.client.secret"
+        yield partial(_check_secret, key, secret)
     if (token := upstream.token_file()) is not None:
-        _check_token_file("upstream.sasl.oauthbearer.token.endpoint.url", token)
-    if not upstream.asserts():
-        return
-    from proxy.brokers.signed_tokens import new_assertion
+        key = "upstream.sasl.oauthbearer.token.endpoint.url"
+        yield partial(_check_token_file, key, token)
+    if upstream.asserts():
+        from proxy.brokers.signed_tokens import new_assertion
 
-    try:
-        new_assertion(upstream, wall_now)
-    except LoginError as error:
         made = upstream.sasl_oauthbearer_assertion_file is None
         key = "upstream.sasl.oauthbearer.assertion." + ("private.key.file" if made else "file")
-        raise ConfigError(key, error.reason) from None
+        yield partial(_check_login, key, partial(new_assertion, upstream, wall_now))
 
 
 def _check_secret(key: str, secret: Secret) -> None:
+    _check_login(key, partial(read_secret, secret, "secret"))
+
+
+def _check_login(key: str, step: Callable[[], object]) -> None:
+    """Do what a login does, and turn its error into that of a setting."""
     try:
-        read_secret(secret, "secret")
+        step()
     except LoginError as error:
         raise ConfigError(key, error.reason) from None
 
@@ -160,14 +151,6 @@ def _check_secret(key: str, secret: Secret) -> None:
 def _check_token_file(key: str, path: Path) -> None:
     if read_token(_content(path, MAX_ANSWER_BYTES, key)) is None:
         raise ConfigError(key, f"{path}: holds no bearer token")
-
-
-def _secrets(upstream: Upstream) -> Iterator[tuple[str, Secret]]:
-    if upstream.sasl_password is not None:
-        yield "upstream.sasl.password", upstream.sasl_password
-    secret = upstream.sasl_oauthbearer_client_credentials_client_secret
-    if secret is not None:
-        yield "upstream.sasl.oauthbearer.client.credentials.client.secret", secret
 
 
 def _check_store(settings: Store) -> None:

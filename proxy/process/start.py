@@ -24,7 +24,7 @@ from proxy.scheduling.heartbeats import Heartbeat
 from proxy.scheduling.output import replace_standard_streams
 
 if TYPE_CHECKING:
-    from proxy.config import Config, Listener
+    from proxy.config import Config, Listener, Quotas
     from proxy.config.model import Log
 
 T = TypeVar("T")
@@ -142,6 +142,16 @@ def validate_change(path: Path, in_effect: bytes, latest: bytes) -> Changed:
         compare(before, reloaded).reloadable,
         tuple(sorted(set(exposures(reloaded)) - set(exposures(before)))),
     )
+
+
+def check_callback(quotas: "Quotas") -> None:
+    """Try the configured quota callback, if any, in a child. Raises ConfigError."""
+    from proxy.config import QuotasMode
+    from proxy.quota.callback import try_callback
+
+    name = quotas.client_quota_callback_class
+    if quotas.mode is not QuotasMode.OFF and name is not None:
+        ShortLived(partial(try_callback, name, quotas.client_quota_callback_configs)).result()
 
 
 # Log

@@ -47,11 +47,11 @@ from proxy.process.start import (
     ShortLived,
     Validated,
     banner,
+    check_callback,
     configure_log,
     validate_change,
 )
 from proxy.process.take_over import READY_SECONDS, Answer, Predecessor, Successor, path_beside
-from proxy.quota.callback import try_callback
 from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.scheduling.file_signature import signature_of
 from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat
@@ -206,7 +206,7 @@ class Server:
             raise ConfigError("store.url", str(error)) from error
         self._make_events_directory()
         self._try_lists()
-        self._try_callback()
+        check_callback(self._config.quotas)
         if self._predecessor is not None:
             self._gate.close()
             self._give_up_at = time.monotonic() + READY_SECONDS
@@ -347,13 +347,6 @@ class Server:
         for number, listener in enumerate(self._config.listeners):
             for read in lists_of(listener, f"listeners[{number}]"):
                 read()
-
-    def _try_callback(self) -> None:
-        quotas = self._config.quotas
-        name = quotas.client_quota_callback_class
-        if quotas.mode is not QuotasMode.OFF and name is not None:
-            configs = quotas.client_quota_callback_configs
-            ShortLived(partial(try_callback, name, configs)).result()
 
     # Children
 
