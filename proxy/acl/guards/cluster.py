@@ -227,23 +227,18 @@ def alter_configs(inquiry: Inquiry) -> Judgement:
 
     This API has no loggers; Kafka reports them as unknown, regardless of permissions.
     """
-    types = _DENIALS.keys() - {_BROKER_LOGGER}
-    request = read_request(inquiry, messages.AlterConfigsRequest)
-    return _judge_alteration(inquiry, request, messages.AlterConfigsResponse, types)
+    return _judge_alteration(inquiry, "AlterConfigs", _DENIALS.keys() - {_BROKER_LOGGER})
 
 
 def incremental_alter_configs(inquiry: Inquiry) -> Judgement:
     """Judge an IncrementalAlterConfigs: AlterConfigs on each topic or group, or on the cluster."""
-    request = read_request(inquiry, messages.IncrementalAlterConfigsRequest)
-    return _judge_alteration(
-        inquiry, request, messages.IncrementalAlterConfigsResponse, _DENIALS.keys()
-    )
+    return _judge_alteration(inquiry, "IncrementalAlterConfigs", _DENIALS.keys())
 
 
-def _judge_alteration(
-    inquiry: Inquiry, request: Message, response: type[Message], types: Set[int]
-) -> Judgement:
+def _judge_alteration(inquiry: Inquiry, api: str, types: Set[int]) -> Judgement:
     """Judge each change; types other than `types` are unknown."""
+    request = read_request(inquiry, message_type(f"{api}Request"))
+    response = message_type(f"{api}Response")
     order = ("resource_type", "resource_name")
     return _judge_resources(
         inquiry, request, response, "responses", Operation.ALTER_CONFIGS, types, order

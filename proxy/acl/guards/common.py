@@ -133,6 +133,18 @@ def judge_items(
     )
 
 
+def adding(array: str, *, before: Iterable[Any] = (), after: Iterable[Any] = ()) -> Any:
+    """Return a function that puts results before and after those of the broker, unless its response
+    has an error as a whole."""
+
+    def merge(passed: Any) -> Any:
+        if getattr(passed, "error_code", ErrorCode.NONE) != ErrorCode.NONE:
+            return passed
+        return replace(passed, **{array: (*before, *getattr(passed, array), *after)})
+
+    return merge
+
+
 def interleaved(refused: Sequence[T | None], passed: Iterable[T]) -> tuple[T, ...]:
     """Insert the broker's results where nothing was refused (None), in the request's order."""
     results = iter(passed)

@@ -198,21 +198,19 @@ def consumer_group_heartbeat(inquiry: Inquiry) -> Judgement:
 
     A regular expression is checked only in the heartbeat that contains it.
     """
-    request = read_request(inquiry, messages.ConsumerGroupHeartbeatRequest)
-    response = messages.ConsumerGroupHeartbeatResponse
-    return _judge_subscription(inquiry, request, response, request.subscribed_topic_regex or "")
+    return _judge_subscription(inquiry, "ConsumerGroupHeartbeat")
 
 
 def share_group_heartbeat(inquiry: Inquiry) -> Judgement:
     """Judge a ShareGroupHeartbeat: Read on the group, Describe on each topic in the
     subscription."""
-    request = read_request(inquiry, messages.ShareGroupHeartbeatRequest)
-    return _judge_subscription(inquiry, request, messages.ShareGroupHeartbeatResponse, "")
+    return _judge_subscription(inquiry, "ShareGroupHeartbeat")
 
 
-def _judge_subscription(
-    inquiry: Inquiry, request: Any, response: type[Message], regex: str
-) -> Judgement:
+def _judge_subscription(inquiry: Inquiry, api: str) -> Judgement:
+    request: Any = read_request(inquiry, message_type(f"{api}Request"))
+    response = message_type(f"{api}Response")
+    regex = getattr(request, "subscribed_topic_regex", None) or ""
     if not may_group(inquiry, Operation.READ, request.group_id):
         return answer(inquiry, response(error_code=GROUP_DENIED))
     names = request.subscribed_topic_names or ()
@@ -332,9 +330,7 @@ def delete_groups(inquiry: Inquiry) -> Judgement:
 
 def describe_groups(inquiry: Inquiry) -> Judgement:
     """Judge a DescribeGroups: Describe on each group."""
-    request = read_request(inquiry, messages.DescribeGroupsRequest)
-    response = messages.DescribeGroupsResponse
-    return _describe(inquiry, request, "groups", response, None)
+    return _describe(inquiry, "DescribeGroups", None)
 
 
 def consumer_group_describe(inquiry: Inquiry) -> Judgement:
@@ -345,9 +341,7 @@ def consumer_group_describe(inquiry: Inquiry) -> Judgement:
             for assignment in (member.assignment, member.target_assignment):
                 yield from (each.topic_name for each in assignment.topic_partitions)
 
-    request = read_request(inquiry, messages.ConsumerGroupDescribeRequest)
-    response = messages.ConsumerGroupDescribeResponse
-    return _describe(inquiry, request, "group_ids", response, topics)
+    return _describe(inquiry, "ConsumerGroupDescribe", topics)
 
 
 def share_group_describe(inquiry: Inquiry) -> Judgement:
@@ -357,9 +351,7 @@ def share_group_describe(inquiry: Inquiry) -> Judgement:
         for member in group.members:
             yield from (each.topic_name for each in member.assignment.topic_partitions)
 
-    request = read_request(inquiry, messages.ShareGroupDescribeRequest)
-    response = messages.ShareGroupDescribeResponse
-    return _describe(inquiry, request, "group_ids", response, topics)
+    return _describe(inquiry, "ShareGroupDescribe", topics)
 
 
 def streams_group_describe(inquiry: Inquiry) -> Judgement:
@@ -377,26 +369,25 @@ def streams_group_describe(inquiry: Inquiry) -> Judgement:
             yield from (topic.name for topic in each.repartition_source_topics)
             yield from (topic.name for topic in each.state_changelog_topics)
 
-    request = read_request(inquiry, messages.StreamsGroupDescribeRequest)
-    response = messages.StreamsGroupDescribeResponse
     message = "The described group uses topics that the client is not authorized to describe."
-    return _describe(inquiry, request, "group_ids", response, topics, message)
+    return _describe(inquiry, "StreamsGroupDescribe", topics, message)
 
 
 def _describe(
     inquiry: Inquiry,
-    request: Any,
-    groups: str,
-    response: type[Any],
+    api: str,
     topics: Topics | None,
     hidden_message: str = (
         "The group has described topic(s) that the client is not authorized to describe."
     ),
 ) -> Judgement:
-    """Judge a description of `groups`.
+    """Judge a description of groups.
 
     Pass None for `topics` if the descriptions never contain topics.
     """
+    request: Any = read_request(inquiry, message_type(f"{api}Request"))
+    response: Any = message_type(f"{api}Response")
+    groups = "groups" if topics is None else "group_ids"
     described = response.DescribedGroup
     kept: list[str] = []
     refused: list[str] = []

@@ -14,6 +14,7 @@ from proxy.acl.guards.common import (
     MESSAGES,
     TOPIC_DENIED,
     TRANSACTIONAL_ID_DENIED,
+    adding,
     answer,
     interleaved,
     item_type,
@@ -94,15 +95,9 @@ def _forward_rest(
     if not errors:
         return FORWARD
     array = "topics" if "topics" in response.DEFAULTS else "responses"
-
-    def merge(passed: Any) -> Any:
-        if getattr(passed, "error_code", ErrorCode.NONE) != ErrorCode.NONE:
-            return passed
-        return replace(passed, **{array: (*first, *getattr(passed, array))})
-
     return Change(
         request=encode(_without(request, key, errors), inquiry.api_version),
-        response=on_response(inquiry, response, merge),
+        response=on_response(inquiry, response, adding(array, before=first)),
     )
 
 

@@ -19,7 +19,7 @@ keeps it there and denies it in each response.) The rest of such a request is al
 without any topics, because the session's epoch must advance.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from proxy.acl.decision import (
@@ -36,6 +36,7 @@ from proxy.acl.guards.common import (
     GROUP_DENIED,
     TOPIC_DENIED,
     TRANSACTIONAL_ID_DENIED,
+    adding,
     answer,
     may_cluster,
     may_group,
@@ -78,15 +79,13 @@ def produce(inquiry: Inquiry) -> Judgement:
             return Close()
         body = produce_requests.keep(inquiry.api_version, inquiry.body, request, kept)
         return Change(request=body, close=True)
+    kind = ProduceResponse.TopicProduceResponse
+    refused = _refused_each(kind, denied, base_offset=_UNKNOWN_OFFSET)
     if not kept:
-        return answer(inquiry, ProduceResponse(responses=_produce_entries(denied)))
-
-    def merge(response: ProduceResponse) -> ProduceResponse:
-        return replace(response, responses=(*response.responses, *_produce_entries(denied)))
-
+        return answer(inquiry, ProduceResponse(responses=refused))
     return Change(
         request=produce_requests.keep(inquiry.api_version, inquiry.body, request, kept),
-        response=on_response(inquiry, ProduceResponse, merge),
+        response=on_response(inquiry, ProduceResponse, adding("responses", after=refused)),
     )
 
 
@@ -107,12 +106,9 @@ def _may_transact(inquiry: Inquiry, request: ProduceRequest) -> bool:
     return name is not None and may_transact(inquiry, Operation.WRITE, name)
 
 
-def _produce_entries(denied: DeniedProduce) -> tuple[ProduceResponse.TopicProduceResponse, ...]:
-    kind = ProduceResponse.TopicProduceResponse
-    return tuple(
-        refused_topic(kind, error, topic, base_offset=_UNKNOWN_OFFSET)
-        for topic, error in denied.items()
-    )
+def _refused_each(kind: Any, denied: Mapping[Any, ErrorCode], **values: Any) -> tuple[Any, ...]:
+    """Return the results of refused topics; `values` as in `refused_topic`."""
+    return tuple(refused_topic(kind, error, topic, **values) for topic, error in denied.items())
 
 
 MAX_BYTES_IN_PART: Final = 1_048_576
@@ -142,19 +138,15 @@ def fetch(inquiry: Inquiry) -> Judgement:
             return Change(watch=_note_session(version, sessions, names))
         return FORWARD
     kept = [topic for topic in pausing(request.topics) if topic not in denied]
+    kind = FetchResponse.FetchableTopicResponse
+    refused = _refused_each(kind, denied, high_watermark=_UNKNOWN_OFFSET)
     if not kept:
-        return answer(inquiry, FetchResponse(responses=_fetch_entries(denied)))
-
-    def merge(response: FetchResponse) -> FetchResponse:
-        if response.error_code != ErrorCode.NONE:
-            return response
-        return replace(response, responses=(*response.responses, *_fetch_entries(denied)))
-
+        return answer(inquiry, FetchResponse(responses=refused))
     return Change(
         request=fetch_requests.keep(
             version, inquiry.body, request, kept, epoch=FINAL_EPOCH, max_bytes=MAX_BYTES_IN_PART
         ),
-        response=on_response(inquiry, FetchResponse, merge),
+        response=on_response(inquiry, FetchResponse, adding("responses", after=refused)),
     )
 
 
@@ -192,14 +184,6 @@ def _note_session(
             sessions.add(session, topics)
 
     return note
-
-
-def _fetch_entries(denied: DeniedFetch) -> tuple[FetchResponse.FetchableTopicResponse, ...]:
-    kind = FetchResponse.FetchableTopicResponse
-    return tuple(
-        refused_topic(kind, error, topic, high_watermark=_UNKNOWN_OFFSET)
-        for topic, error in denied.items()
-    )
 
 
 _FINAL_EPOCH: Final = -1
@@ -248,19 +232,13 @@ def share_acknowledge(inquiry: Inquiry) -> Judgement:
     errors = topic_errors(inquiry, Operation.READ, "topic_id", request.topics)
     if not errors:
         return FORWARD
-
-    kind = messages.ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
+    response = messages.ShareAcknowledgeResponse
+    kind = response.ShareAcknowledgeTopicResponse
     refused = refused_topics(kind, request.topics, "topic_id", errors)
-
-    def merge(response: messages.ShareAcknowledgeResponse) -> messages.ShareAcknowledgeResponse:
-        if response.error_code != ErrorCode.NONE:
-            return response
-        return replace(response, responses=(*response.responses, *refused))
-
     kept = tuple(topic for topic in pausing(request.topics) if topic.topic_id not in errors)
     return Change(
         request=encode(replace(request, topics=kept), inquiry.api_version),
-        response=on_response(inquiry, messages.ShareAcknowledgeResponse, merge),
+        response=on_response(inquiry, response, adding("responses", after=refused)),
     )
 
 

@@ -23,7 +23,7 @@ from proxy.scheduling.steps import pausing
 from proxy.wire import messages
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.messages import replace
-from proxy.wire.schema import NO_ID, Message
+from proxy.wire.schema import NO_ID, Message, message_type
 
 _REPEATED: Final = ErrorCode.INVALID_REQUEST
 _CONFIGS_IN_RESPONSE: Final = 5
@@ -243,8 +243,7 @@ def _undeleted(name: str | None, topic_id: bytes, error: ErrorCode, message: str
 
 def list_offsets(inquiry: Inquiry) -> Judgement:
     """Judge a ListOffsets: Describe on each topic."""
-    request = read_request(inquiry, messages.ListOffsetsRequest)
-    return _judge_topics(inquiry, request, messages.ListOffsetsResponse, Operation.DESCRIBE)
+    return _judge_topics(inquiry, "ListOffsets", Operation.DESCRIBE)
 
 
 def delete_records(inquiry: Inquiry) -> Judgement:
@@ -278,31 +277,28 @@ def offset_for_leader_epoch(inquiry: Inquiry) -> Judgement:
     """Judge an OffsetForLeaderEpoch: Describe on each topic, or ClusterAction on the cluster."""
     if cluster_permits(inquiry, Operation.CLUSTER_ACTION):
         return FORWARD
-    request = read_request(inquiry, messages.OffsetForLeaderEpochRequest)
-    response = messages.OffsetForLeaderEpochResponse
-    return _judge_topics(inquiry, request, response, Operation.DESCRIBE)
+    return _judge_topics(inquiry, "OffsetForLeaderEpoch", Operation.DESCRIBE)
 
 
 def describe_producers(inquiry: Inquiry) -> Judgement:
     """Judge a DescribeProducers: Read on each topic."""
-    request = read_request(inquiry, messages.DescribeProducersRequest)
-    response, message = messages.DescribeProducersResponse, MESSAGES[TOPIC_DENIED]
-    order = ("name",)
+    order, message = ("name",), MESSAGES[TOPIC_DENIED]
     return _judge_topics(
-        inquiry, request, response, Operation.READ, order_by=order, error_message=message
+        inquiry, "DescribeProducers", Operation.READ, order_by=order, error_message=message
     )
 
 
 def _judge_topics(
     inquiry: Inquiry,
-    request: Message,
-    response: type[Message],
+    api: str,
     operation: Operation,
     *,
     order_by: tuple[str, ...] = (),
     **values: Any,
 ) -> Judgement:
     """Judge a request that requires the operation on each topic; `values` as in `refused_topic`."""
+    request = read_request(inquiry, message_type(f"{api}Request"))
+    response = message_type(f"{api}Response")
     kind = item_type(response, "topics")
     name = "topic" if "topic" in kind.DEFAULTS else "name"
 
