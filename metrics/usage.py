@@ -49,12 +49,12 @@ class Amount:
     first_ms: int = 0
     last_ms: int = 0
 
-    def add(self, count: int, size: int, first_ms: int, last_ms: int) -> None:
-        """Add requests that arrived between two times."""
-        self.first_ms = min(self.first_ms, first_ms) if self.count else first_ms
-        self.last_ms = max(self.last_ms, last_ms) if self.count else last_ms
-        self.count += count
-        self.bytes += size
+    def add(self, more: "Amount") -> None:
+        """Add the requests of another amount."""
+        self.first_ms = min(self.first_ms, more.first_ms) if self.count else more.first_ms
+        self.last_ms = max(self.last_ms, more.last_ms) if self.count else more.last_ms
+        self.count += more.count
+        self.bytes += more.bytes
 
 
 class UsageTable:
@@ -67,16 +67,15 @@ class UsageTable:
         self._max_rows = max_rows
         self._max_key_chars = max_key_chars
 
-    def add(self, use: Use | None, count: int, size: int, first_ms: int, last_ms: int) -> None:
-        """Add `count` requests of `size` bytes together; nothing if `count` is 0. `use`: None if it
-        is not known."""
-        if count == 0:
+    def add(self, use: Use | None, amount: Amount) -> None:
+        """Add an amount, which may be empty, to its row; None as a use if it is not known."""
+        if amount.count == 0:
             return
         row = self._missing if use is None else self._rows.get(use)
         if row is None:
             assert use is not None
             row = self._new_row(use)
-        row.add(count, size, first_ms, last_ms)
+        row.add(amount)
 
     def _new_row(self, use: Use) -> Amount:
         chars = sum(map(len, use))
@@ -109,7 +108,7 @@ class UsageLog:
     def add(self, use: Use | None, count: int, size: int, first_at: float, last_at: float) -> None:
         """Add requests that arrived between two times, in monotonic seconds."""
         epoch_ms = self._timeline.epoch_ms
-        self._table.add(use, count, size, epoch_ms(first_at), epoch_ms(last_at))
+        self._table.add(use, Amount(count, size, epoch_ms(first_at), epoch_ms(last_at)))
 
     def lines(self, now: float) -> Iterator[str]:
         """Yield the records of the interval that ends now, in monotonic seconds, one for each row,
@@ -160,7 +159,7 @@ class Uses:
 
 def read(lines: Iterable[bytes], wanted: Callable[[Use], bool]) -> Uses:
     """Return the wanted uses in lines of the log."""
-    table, missing, unread = UsageTable(max_rows=5 * MAX_ROWS), Amount(), 0
+    table, unread = UsageTable(max_rows=5 * MAX_ROWS), 0
     groups: dict[str, set[str]] = {}
     for line in lines:
         if not any(mark in line for mark in _MARKS):
@@ -175,13 +174,9 @@ def read(lines: Iterable[bytes], wanted: Callable[[Use], bool]) -> Uses:
         if record is None:
             continue
         use, amount = record
-        if use is None:
-            missing.add(amount.count, amount.bytes, amount.first_ms, amount.last_ms)
-        elif wanted(use):
-            table.add(use, amount.count, amount.bytes, amount.first_ms, amount.last_ms)
-    rows, beyond = table.take()
-    if beyond.count:
-        missing.add(beyond.count, beyond.bytes, beyond.first_ms, beyond.last_ms)
+        if use is None or wanted(use):
+            table.add(use, amount)
+    rows, missing = table.take()
     latest = sorted(rows.items(), key=lambda row: (-row[1].last_ms, row[0]))
     return Uses(rows=dict(latest), missing=missing, unread=unread, groups=groups)
 

@@ -31,7 +31,7 @@ from sasl.credentials import (
 from sasl.identity import USER_TYPE, Identity
 from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
 from sasl.salts import SaltForm, salt_in
-from sasl.scram_messages import ClientFirst, ServerFirst
+from sasl.scram_messages import ClientFirst
 
 MIN_FAKE_SECRET_BYTES: Final = 16
 _SEED_BYTES: Final = 32
@@ -226,13 +226,15 @@ class ScramServerExchange:
             return Failure(reason=FailureReason.BAD_MESSAGE)
         if client_first.authorization_id not in (None, client_first.username):
             return Failure(reason=FailureReason.BAD_CREDENTIALS, message=AUTHORIZATION_ID_DIFFERS)
-        if _asks_for_token_authentication(client_first):
+        if any(
+            name == _TOKEN_AUTHENTICATION and value.lower() == "true"
+            for name, value in client_first.extensions
+        ):
             return Failure(reason=FailureReason.BAD_CREDENTIALS)
         verifier = self._lookup(client_first.username)
         nonce = client_first.nonce + self._server_nonce()
-        server_first = messages.write_server_first(
-            ServerFirst(nonce=nonce, salt=verifier.salt, iterations=verifier.iterations)
-        )
+        salt = messages.encode_base64(verifier.salt)
+        server_first = f"r={nonce},s={salt},i={verifier.iterations}"
         self._state = _AwaitFinal(
             client_first=client_first, server_first=server_first, nonce=nonce, verifier=verifier
         )
@@ -279,13 +281,6 @@ def _is_verifier(lookup: Callable[[str], _Verifier], user: str, stored_key: byte
     """Return whether a user exists, and has this verifier."""
     found = lookup(user)
     return hmac.compare_digest(found.stored_key, stored_key) and found.exists
-
-
-def _asks_for_token_authentication(client_first: ClientFirst) -> bool:
-    return any(
-        name == _TOKEN_AUTHENTICATION and value.lower() == "true"
-        for name, value in client_first.extensions
-    )
 
 
 def auth_message(client_first_bare: str, server_first: str, without_proof: str) -> bytes:

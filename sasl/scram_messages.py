@@ -78,7 +78,8 @@ def read_client_first(message: bytes) -> ClientFirst | None:
     if match is None:
         return None
     gs2_header, authorization_id, bare, username, nonce, written = match.groups()
-    extensions = _read_extensions(written) if written else ()
+    pairs = (pair.partition("=") for pair in written.split(",")[1:])
+    extensions = tuple((name, value) for name, _, value in pairs) if written else ()
     if any(name == "m" for name, _ in extensions):
         return None
     return ClientFirst(
@@ -89,11 +90,6 @@ def read_client_first(message: bytes) -> ClientFirst | None:
         bare=bare,
         extensions=extensions,
     )
-
-
-def _read_extensions(written: str) -> tuple[tuple[str, str], ...]:
-    pairs = (pair.partition("=") for pair in written.split(",")[1:])
-    return tuple((name, value) for name, _, value in pairs)
 
 
 def read_client_final(message: bytes) -> ClientFinal | None:
@@ -126,11 +122,6 @@ def read_server_final(message: bytes) -> bytes | None:
     """Return the server's signature; None if the message is an error (`e=…`), or invalid."""
     match = _match(_SERVER_FINAL, message)
     return None if match is None else decode_base64(match["verifier"])
-
-
-def write_server_first(first: ServerFirst) -> str:
-    """Return the text of the server's first message."""
-    return f"r={first.nonce},s={encode_base64(first.salt)},i={first.iterations}"
 
 
 def encode_saslname(name: str) -> str:

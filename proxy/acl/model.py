@@ -5,7 +5,7 @@ types that Kafka has added since. Kafka's resource pattern and entry are one fla
 because they are always used together.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum, StrEnum
 from typing import Final
 
@@ -152,12 +152,4 @@ class AclFilter:
 
 def exactly(acl: Acl) -> AclFilter:
     """Return the filter that matches only this ACL."""
-    return AclFilter(
-        resource_type=acl.resource_type,
-        pattern_type=acl.pattern_type,
-        name=acl.name,
-        principal=acl.principal,
-        host=acl.host,
-        operation=acl.operation,
-        permission=acl.permission,
-    )
+    return AclFilter(**asdict(acl))

@@ -269,13 +269,11 @@ class AdminClient:
             except BrokerUnavailable as error:
                 problems.append(str(error))
             else:
-                self._try_first((host, port))
+                # The others may time out at the next connection, too
+                rest = (one for one in self._servers if one != (host, port))
+                self._servers = ((host, port), *rest)
                 return link
         raise BrokerUnavailable("; ".join(problems))
-
-    def _try_first(self, server: tuple[str, int]) -> None:
-        """Put a server before the others, which may time out at the next connection, too."""
-        self._servers = (server, *(one for one in self._servers if one != server))
 
     async def _connect(self, host: str, port: int) -> "_Link":
         connection = await AdminConnection.open(
@@ -419,7 +417,8 @@ async def authenticate(
         host = connection.address.rpartition(":")[0]
         return await log_in(await exchange_of(login, host), version, connection.exchange)
     except LoginError as error:
-        raise _failure(error) from error
+        known = kafka_error(error.error_code, error.reason)
+        raise (known or AuthenticationFailed(error.reason)) from error
 
 
 async def exchange_of(login: Login, host: str = "") -> ClientExchange:
@@ -436,7 +435,3 @@ async def exchange_of(login: Login, host: str = "") -> ClientExchange:
             return OAuthBearerClient(login.current())
         case identity:
             return await identity.exchange(host)
-
-
-def _failure(error: LoginError) -> KafkaError:
-    return kafka_error(error.error_code, error.reason) or AuthenticationFailed(error.reason)

@@ -29,8 +29,6 @@ from proxy.wire.messages import (
 DESCRIBE_VERSIONS: Final = (0, QUOTAS_BATCHED)
 """Lowest and highest version of DescribeClientQuotas that this module understands."""
 
-_EXACT, _DEFAULT, _ANY = range(3)
-
 
 class AnyName(Enum):
     """Part of a filter that matches any name of a type, the default included."""
@@ -39,6 +37,8 @@ class AnyName(Enum):
 
 
 ANY_NAME: Final = AnyName.ANY
+_EXACT: Final = 0
+_MATCH_TYPES: Final[Mapping[object, int]] = {DEFAULT: 1, ANY_NAME: 2}
 
 Wanted = str | Default | AnyName | None
 """Name, the default, or any name; None if the filter does not mention this type of entity."""
@@ -136,16 +136,12 @@ def _components(wanted: ClientQuotaFilter) -> tuple[DescribeClientQuotasRequest.
     return tuple(
         DescribeClientQuotasRequest.ComponentData(
             entity_type=kind.value,
-            match_type=_EXACT if isinstance(name, str) else _match_type(name),
+            match_type=_MATCH_TYPES.get(name, _EXACT),
             match=name if isinstance(name, str) else None,
         )
         for kind, name in named
         if name is not None
     )
-
-
-def _match_type(name: Default | AnyName) -> int:
-    return _DEFAULT if isinstance(name, Default) else _ANY
 
 
 def described(
@@ -210,7 +206,7 @@ def alter_request(
             schema.EntryData(
                 entity=tuple(
                     schema.EntityData(entity_type=kind, entity_name=name)
-                    for kind, name in _named(entity)
+                    for kind, name in entity.named()
                 ),
                 ops=tuple(
                     schema.OpData(
@@ -234,12 +230,6 @@ def altered(
         )
         for entry in response.entries
     }
-    if described.keys() != {_named(entity) for entity in entities}:
+    if described.keys() != {frozenset(entity.named()) for entity in entities}:
         raise BrokerUnavailable("the response has results for other entities than the request")
-    return {entity: described[_named(entity)] for entity in entities}
-
-
-def _named(entity: QuotaEntity) -> frozenset[tuple[str, str | None]]:
-    return frozenset(
-        (kind.value, None if isinstance(name, Default) else name) for kind, name in entity.parts()
-    )
+    return {entity: described[frozenset(entity.named())] for entity in entities}

@@ -133,14 +133,13 @@ class Tokens:
         """Return the remaining life in seconds."""
         return (token.expires_ms - self._offset_ms) / 1000 - now
 
-    def _is_fresh(self, token: Token, now: float) -> bool:
-        """Return whether more than half of its life remains."""
-        return self._left(token, now) > (token.expires_ms - token.issued_ms) / 2000
-
     def fresh(self, name: str, now: float) -> Token | None:
-        """Return the token to use at brokers that know it; None if one must be created."""
+        """Return the token to use at brokers that know it; None if one must be created, because
+        less than half of the life of the token remains."""
         token = self._tokens.get(name)
-        return token if token is not None and self._is_fresh(token, now) else None
+        if token is None or self._left(token, now) <= (token.expires_ms - token.issued_ms) / 2000:
+            return None
+        return token
 
     def usable(self, name: str, broker: Broker, now: float) -> Token | None:
         """Return the fresh token if the broker knows it; None if it does not."""

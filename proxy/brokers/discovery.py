@@ -111,22 +111,17 @@ class DiscoveredBroker:
         """Return whether it was queried so recently that another query can wait."""
         return self._asked_at is None or now - self._asked_at < DOUBT_BACKOFF
 
-    @property
-    def _probable_id(self) -> int | None:
-        if self.broker_id is not None:
-            return self.broker_id
-        return next(iter(self.identity.node_ids), None)
-
     async def refresh(
         self, now: float, access: Access, repeats: LogRateLimit
     ) -> UpstreamVersions | None:
         """Query its versions; return None if it did not answer, which is logged (`repeats` limits
         the rate)."""
         self._asked_at = now  # before the query, so that `query_soon` during it has an effect
+        probable_id = self.broker_id
+        if probable_id is None:
+            probable_id = next(iter(self.identity.node_ids), None)
         try:
-            upstream, self.identity = await fetch_broker(
-                self.host, self.port, access, self._probable_id
-            )
+            upstream, self.identity = await fetch_broker(self.host, self.port, access, probable_id)
         except BrokerFault as fault:
             self._asked_at = None
             cause = f"versions of {host_port(self.host, self.port)}"

@@ -96,24 +96,21 @@ async def ask(
             reader, writer = await access.dialler.open_streams(host, port, access.context)
             try:
                 connection = ServiceConnection(reader, writer)
-                await connection.fetch_versions()
-                if access.identity is None:
-                    return await _without_login(question(connection))
-                await connection.log_in(access.identity.exchange(host))
-                return await question(connection)
+                connection.offered = await ask_api_versions(CLIENT_ID, connection.request)
+                if access.identity is not None:
+                    await connection.log_in(access.identity.exchange(host))
+                try:
+                    return await question(connection)
+                except asyncio.IncompleteReadError:
+                    if access.identity is not None:
+                        raise
+                    raise LoginRefused(_LOGIN_EXPECTED) from None
             finally:
                 writer.transport.abort()
                 with suppress(OSError):
                     await writer.wait_closed()
     except BrokerFault as fault:
         raise type(fault)(f"broker {host_port(host, port)}: {fault.reason}") from None
-
-
-async def _without_login(answer: Awaitable[Answer]) -> Answer:
-    try:
-        return await answer
-    except asyncio.IncompleteReadError:
-        raise LoginRefused(_LOGIN_EXPECTED) from None
 
 
 def is_own_request(frame: bytes) -> bool:
@@ -132,10 +129,6 @@ class ServiceConnection:
         self._writer = writer
         self.offered: UpstreamVersions
         """The versions that the broker offers, from `ask_api_versions`."""
-
-    async def fetch_versions(self) -> None:
-        """Query the broker's API versions."""
-        self.offered = await ask_api_versions(CLIENT_ID, self.request)
 
     @property
     def certificate(self) -> bytes | None:

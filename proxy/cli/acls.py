@@ -173,7 +173,8 @@ def add(
     wanted = acls_to_add(resources, rules)
     _warn(wanted)
     with administration(where) as acls:
-        existing = set(_matching(acls, [_filter_of_resource(acl) for acl in wanted]))
+        patterns = {Pattern(one.resource_type, one.pattern_type, one.name) for one in wanted}
+        existing = set(_matching(acls, [pattern.filter() for pattern in patterns]))
         missing = [acl for acl in wanted if acl not in existing]
         errors = acls.create_acls(missing) if missing else {}
     mode_in_effect(where, "authorizer")
@@ -348,10 +349,6 @@ def _allows(index: AclIndex, use: "Use", groups: Mapping[str, Iterable[str]]) ->
 def _warn(acls: Iterable[Acl]) -> None:
     for doubt in sorted({doubt for acl in acls if (doubt := doubt_about(acl))}):
         note(f"warning: {doubt}")
-
-
-def _filter_of_resource(acl: Acl) -> AclFilter:
-    return AclFilter(resource_type=acl.resource_type, pattern_type=acl.pattern_type, name=acl.name)
 
 
 def _matching(acls: Administration, filters: Sequence[AclFilter]) -> list[Acl]:

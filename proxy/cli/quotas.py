@@ -34,7 +34,6 @@ from proxy.quota.group_quotas import GROUP_ROW, GroupQuotas
 from proxy.quota.model import (
     DEFAULT,
     BadEntity,
-    Default,
     Name,
     QuotaEntity,
     QuotaKey,
@@ -43,7 +42,7 @@ from proxy.quota.model import (
     key_of,
     value_problem,
 )
-from proxy.quota.precedence import Considered, Explanation, explain
+from proxy.quota.precedence import Explanation, explain
 from sasl.identity import USER_TYPE
 
 if TYPE_CHECKING:
@@ -329,7 +328,7 @@ def _print_changes(changes: Mapping[QuotaEntity, Change], output: Output, *, wou
             "Status": lambda row: status(row[2]),
         },
         document=lambda row: {
-            "entity": _entity_row(row[0]),
+            "entity": dict(row[0].named()),
             "key": row[1].value,
             "limit": row[2],
             "status": status(row[2]),
@@ -387,13 +386,6 @@ def _declared(item: Mapping[str, Any]) -> tuple[QuotaEntity, dict[QuotaKey, floa
 _PARTS: Final = {"user": "user", "client-id": "client_id", "ip": "ip"}
 
 
-def _entity_row(entity: QuotaEntity) -> dict[str, str | None]:
-    """Return an entity for JSON: null is the default, as in the client-quota APIs (KIP-546)."""
-    return {
-        kind.value: None if isinstance(name, Default) else name for kind, name in entity.parts()
-    }
-
-
 def _explanation_row(explanation: Explanation) -> dict[str, object]:
     applied = explanation.applied
     return {
@@ -415,7 +407,7 @@ def _in_order_of_path(quotas: Quotas) -> list[tuple[QuotaEntity, Mapping[QuotaKe
 
 def _document(entity: QuotaEntity, limits: Mapping[QuotaKey, float]) -> dict[str, Any]:
     quotas = {key.value: value for key, value in _in_order(limits)}
-    return {"entity": _entity_row(entity), "quotas": quotas}
+    return {"entity": dict(entity.named()), "quotas": quotas}
 
 
 def _in_order(limits: Mapping[QuotaKey, float]) -> list[tuple[QuotaKey, float]]:
@@ -441,12 +433,9 @@ def _print_explanations(explanations: Sequence[Explanation]) -> None:
         say(f"{explanation.key}: {limit}, shared by {printable(applied.shared_by)}")
         considered = explanation.considered
         end = considered.index(applied) + 1
-        for one in (*considered[:end], *_other_groups(considered[end:])):
+        other_groups = (one for one in considered[end:] if one.row == GROUP_ROW)
+        for one in (*considered[:end], *other_groups):
             what = "not set" if one.limit is None else f"would be {format_limit(one.limit)}"
             what = "applies" if one is applied else what
             row = one.row or "group"
             say(f"  {row}. {printable(one.source)}: {what}")
-
-
-def _other_groups(considered: Sequence[Considered]) -> list[Considered]:
-    return [one for one in considered if one.row == GROUP_ROW]

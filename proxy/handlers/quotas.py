@@ -155,10 +155,7 @@ def entry_of(
     schema = DescribeClientQuotasResponse
     return schema.EntryData(
         entity=tuple(
-            schema.EntityData(
-                entity_type=kind.value, entity_name=None if isinstance(name, Default) else name
-            )
-            for kind, name in entity.parts()
+            schema.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.named()
         ),
         values=tuple(
             schema.ValueData(key=key.value, value=value) for key, value in sorted(limits.items())

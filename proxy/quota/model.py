@@ -97,6 +97,12 @@ class QuotaEntity:
         )
         return tuple((kind, name) for kind, name in named if name is not None)
 
+    def named(self) -> tuple[tuple[str, str | None], ...]:
+        """Return the components as the client-quota APIs name them: None is the default."""
+        return tuple(
+            (kind.value, None if isinstance(name, Default) else name) for kind, name in self.parts()
+        )
+
     @classmethod
     def of(cls, parts: Mapping[EntityType, str | Default]) -> "QuotaEntity":
         """Return the entity of these components. Raises BadEntity."""

@@ -131,7 +131,8 @@ def _nodes(body: View, position: int, resolve: Resolve, node: _Node) -> tuple[by
             position = skip_string(body, position, node.flexible)
         if node.flexible:
             position = skip_tags(body, position)
-        _check_end(body, position)
+        if position > len(body):  # a skip moved it past the end
+            raise Malformed("ends too early")
         address = resolve(node_id, host, port)
         if address is None:
             continue
@@ -144,12 +145,6 @@ def _nodes(body: View, position: int, resolve: Resolve, node: _Node) -> tuple[by
         )
     written[0] = write_array_length(shown, node.flexible)
     return b"".join(written), position
-
-
-def _check_end(body: View, position: int) -> None:
-    """Raise Malformed for a position that a skip moved past the end."""
-    if position > len(body):
-        raise Malformed("ends too early")
 
 
 def _find_coordinator(body: bytes, version: int, resolve: Resolve) -> bytes:

@@ -176,7 +176,7 @@ class Endpoint:
             listener.observer.refused(refused)
             return None
         connection = self._connection(
-            client, broker, self._broker_id, self._services.next_connection_id(), now
+            client, broker, self._broker_id, next(self._services.connection_ids), now
         )
         listener.observer.opened(connection, now)
         if listener.protocol is SecurityProtocol.PLAINTEXT:

@@ -455,11 +455,6 @@ class Listener:
             self.warn(reason, f"{address} is refused: {reason}")
         return reason
 
-    def make_room(self) -> None:
-        """Close connections in favour of those that other workers have accepted."""
-        for connection in self.open_connections.to_evict():
-            connection.evict()
-
     @property
     def connection_count(self) -> int:
         """Number of connections, including those that are not served, or not yet."""

@@ -110,7 +110,8 @@ class Worker:
         self._settings = settings
         self._inputs = inputs
         self._started = time.time()
-        self._connection_ids = connection_ids()
+        self.connection_ids = connection_ids()
+        """The source of globally unique ids for connections."""
         self.timeline = Timeline(wall=time.time(), now=self.loop.time())
         self._store = open_store_to_share(settings, inputs.tls, inputs.store_start)
         self._users = open_users(settings.store.users_file, self._store)
@@ -159,7 +160,7 @@ class Worker:
         """The turns to connect to each broker; empty without `max.connection.creation.rate`."""
         self._stopping = asyncio.Event()  # until `run`
         self.tally = Tally(
-            run=next(self._connection_ids),
+            run=next(self.connection_ids),
             sessions=[
                 (listener.name, mechanism)
                 for listener in settings.listeners
@@ -246,7 +247,7 @@ class Worker:
     def _make_usage_log(self) -> UsageLog | None:
         if not self._settings.events.usage:
             return None
-        stream_id = next(self._connection_ids)
+        stream_id = next(self.connection_ids)
         return UsageLog(stream_id, self.proxy_id, self._inputs.number, self.timeline)
 
     def _make_authorization(self) -> "AclService | None":
@@ -271,7 +272,7 @@ class Worker:
         line.number("schema_version", SCHEMA_VERSION)
         line.text("proxy_id", self.proxy_id)
         line.number("worker", self.number)
-        line.unique_text("connection_id", next(self._connection_ids))
+        line.unique_text("connection_id", next(self.connection_ids))
         line.text("kind", EventKind.DEMOTED if decision.probes else EventKind.PROMOTED)
         line.number("timestamp_ms", decision.at_ms)
         line.number("sequence", 0)
@@ -395,10 +396,6 @@ class Worker:
         if not task.cancelled() and task.exception() is not None:
             log.error("a background task failed", exc_info=task.exception())
 
-    def next_connection_id(self) -> str:
-        """Return a globally unique id for a connection."""
-        return next(self._connection_ids)
-
     async def _tick(self) -> None:
         minute = time.time() // 60
         while True:
@@ -442,7 +439,8 @@ class Worker:
         """Close connections in favour of those that other workers have accepted."""
         os.eventfd_read(self._inputs.connections.wakes[self._inputs.number])
         for listener in self._listeners:
-            listener.make_room()
+            for connection in listener.open_connections.to_evict():
+                connection.evict()
 
     def _promote(self, promotions: Promotions, first_lifetime_ms: int | None) -> None:
         for listener in self._listeners:

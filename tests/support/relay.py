@@ -7,7 +7,6 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -319,11 +318,8 @@ class Services:
     outages: dict[DiscoveredBroker, Outage[ClientSide]] = field(default_factory=dict)
     paces: dict[DiscoveredBroker, Pace] = field(default_factory=dict)
     blocks: BlockList = field(default_factory=BlockList)
-    numbers: Iterator[int] = field(default_factory=partial(count, 1))
+    connection_ids: Iterator[str] = field(default_factory=lambda: (f"c{n}" for n in count(1)))
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
-
-    def next_connection_id(self) -> str:
-        return f"c{next(self.numbers)}"
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(self.loop.create_task(work))
