@@ -350,7 +350,10 @@ def clients(rows: Rows) -> str:
 
 
 def _details(row: Row) -> str:
-    """Write a folded section on one client, with the verdict at the end of each day it was seen."""
+    """Write a folded section on one client, with the verdict at the end of each day it was seen.
+
+    The id is inside, so that a link to it unfolds the section and those around it.
+    """
     facts = {
         "seen (UTC)": span(row["first_seen_ms"], row["last_seen_ms"]),
         "listeners": ", ".join(map(_short, row["listeners"])),
@@ -362,9 +365,11 @@ def _details(row: Row) -> str:
         "requests": number(row["requests"]),
     }
     listed = "".join(f"<dt>{title}</dt><dd>{value}</dd>" for title, value in facts.items())
+    own = f"client-{plain(row['client_key'])}"
     return (
-        f'<details id="client-{plain(row["client_key"])}"><summary>details</summary>'
-        f'{_timeline(row["days"])}<dl class="meanings">{listed}</dl></details>'
+        f'<details><summary>details</summary><div id="{own}">{_timeline(row["days"])}'
+        f'<dl class="meanings">{listed}</dl><a href="#{own}">link to this client</a>'
+        "</div></details>"
     )
 
 

@@ -210,7 +210,10 @@ def test_a_client_has_a_timeline() -> None:
     days = [(20_003, "ready"), (20_002, "failing"), (20_001, "failing"), (2**40, "ready")]
     rows = dict(given.rows) | {"timelines": [{"client_key": "0123", "days": days}]}
     written = page(build_facts(replace(given, rows=rows)))
-    (details,) = re.findall(r'<details id="client-0123">.*?</details>', written)
+    (details,) = re.findall(
+        r'<details><summary>details</summary><div id="client-0123">.*?</details>', written
+    )
+    assert '<a href="#client-0123">' in details
     assert re.findall(r'<li class="(\w+)" style="flex-grow:(\d)">([^<]+)', details) == [
         ("failing", "2", "2024-10-05 to 2024-10-06: failing"),
         ("ready", "1", "2024-10-07: ready"),
