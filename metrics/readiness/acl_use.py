@@ -11,10 +11,10 @@ Records of use are read from the events. The ACLs and users come from files, as 
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from metrics.events import SCHEMA_VERSION, EventKind
-from metrics.readiness.events import CLOCK_TOLERANCE_MS, MAX_COUNT, MAX_EPOCH_MS, day_of, total
+from metrics.readiness.events import MAX_COUNT, day_of, is_within, total
 from metrics.readiness.usage import is_kind
 
 _KEY: Final = "principal, client_id, client_host, operation, resource_type, resource_name"
@@ -30,23 +30,21 @@ ACL_FIELDS: Final = (
 _USER_FIELDS: Final = ("user",)
 
 
-def records(
-    source: str, *kinds: EventKind, as_of_ms: int, since_ms: int | None, until_ms: int | None
-) -> str:
+def records(source: str, *kinds: EventKind, **bounds: Any) -> str:
     """Return the query for the valid records of use or decisions; see `Question` for the bounds."""
-    end = min(as_of_ms + CLOCK_TOLERANCE_MS, (until_ms or MAX_EPOCH_MS) - 1)
     return f"""SELECT * FROM {source} WHERE {is_kind(*kinds)}
         AND schema_version = {SCHEMA_VERSION} AND connection_id IS NOT NULL
         AND sequence BETWEEN 0 AND {MAX_COUNT}
         AND (kind <> '{EventKind.USED}' OR requests BETWEEN 1 AND {MAX_COUNT})
-        AND timestamp_ms BETWEEN {since_ms or 0} AND {end}"""
+        AND {is_within(**bounds)}"""
 
 
 def by_day(rows: str) -> str:
     """One row per day, client and use: the requests, and the last one. Null: not known which."""
     day = day_of("timestamp_ms")
     return f"""SELECT {day} AS day, {_KEY}, {total("requests")} AS requests,
-        max(least(last_request_ms, timestamp_ms)) AS last_ms FROM {rows} GROUP BY {day}, {_KEY}"""
+        max(least(last_request_ms, timestamp_ms)) AS last_ms FROM {rows} AS rows
+        GROUP BY {day}, {_KEY}"""
 
 
 def queries(acls: Path | None, users: Path | None) -> Mapping[str, str]:

@@ -98,6 +98,8 @@ class Analysis:
         self._progress = progress
         self._dated = "true"
         """SQL condition for events with a plausible date."""
+        self._is_valid = False
+        """Whether each row of the log is valid, apart from its time."""
         self._has_doubled = False
         """Whether there are duplicate events; the relation `once` has each of them once."""
 
@@ -115,25 +117,28 @@ class Analysis:
         Most logs are clean and most connections are complete, so only the others are read again.
         """
         log, engine, asked = self._log, self._engine, self._question
-        log.view("judged", self._judged("log"))
+        log.view("judged", events.classified("log", **self._bounds))
         query = usage.usage("judged", both_views=False, lifetimes_ms=asked.lifetimes_ms)
         log.keep("seen", query)
         found = engine.rows(usage.by_problem("seen"))
         problems = {row["problem"]: row["events"] for row in found}
+        records = {kind: problems.pop(kind, 0) for kind in events.NOT_OF_SESSIONS}
+        self._is_valid = problems.keys() <= {None, Problem.FUTURE, Problem.OUTSIDE}
         self.rows["ahead"] = [row for row in found if row["problem"] == Problem.FUTURE]
         self.lines = {"lines": sum(problems.values())}
         self.lines |= {each.value: problems.get(each.value, 0) for each in Problem}
         self._dated = self._plausible()
         self._gather("seen_usage", "seen_connections")
         self._mend()
-
-    def _judged(self, rows: str) -> str:
-        """Return the query that classifies rows of the log as valid or not."""
-        return events.classified(rows, **self._bounds)
+        decisions = records[EventKind.PROMOTED] + records[EventKind.DEMOTED]
+        self._totals |= {"uses": records[EventKind.USED], "decisions": decisions}
 
     def _valid(self, rows: str) -> str:
         """Return the query for the valid rows of the log."""
-        judged = self._judged(rows)
+        if self._is_valid:
+            valid = events.within_bounds(rows, **self._bounds)
+            return f"SELECT * FROM ({valid}) AS valid WHERE {self._dated}"
+        judged = events.classified(rows, **self._bounds)
         return f"SELECT * FROM ({judged}) AS judged WHERE problem IS NULL AND {self._dated}"
 
     def _events_of(self, connections: str) -> str:
@@ -266,8 +271,9 @@ class Analysis:
         log, engine, lifetimes_ms = self._log, self._engine, self._question.lifetimes_ms
         engine.keep("concerned", what_if.concerned("standing", lifetimes_ms))
         log.give("concerned")
-        log.view("concerned_events", self._events_of("concerned"))
-        log.keep("intervals", what_if.intervals("concerned_events"))
+        self._totals |= engine.rows("SELECT count(*) AS concerned FROM concerned")[0]
+        source = f"({self._events_of('concerned')})"
+        self._keep_if("concerned", "intervals", what_if.intervals, source)
         added = what_if.kills_of_added("standing", lifetimes_ms)
         engine.keep("kills", f"{what_if.kills('intervals', lifetimes_ms)} UNION ALL {added}")
         engine.keep("what_if", what_if.what_if("standing", "kills", "observed", lifetimes_ms))
@@ -299,9 +305,8 @@ class Analysis:
     def _rollout(self) -> None:
         """Judge principals by the rules of `reauth.enforcement: auto`, on each day."""
         log, gaps = self._log, "(SELECT * FROM events WHERE false)"
-        kinds = (EventKind.PROMOTED, EventKind.DEMOTED)
-        records = acl_use.records("log", *kinds, **self._bounds)
-        log.keep("decisions", rollout.decisions(records))
+        records = acl_use.records("log", EventKind.PROMOTED, EventKind.DEMOTED, **self._bounds)
+        self._keep_if("decisions", "decisions", rollout.decisions, f"({records})")
         log.give("decisions")
         self._choose("late", "SELECT connection_id, number FROM use_intervals WHERE NOT in_time")
         if self._totals["suspects"]:
@@ -312,14 +317,12 @@ class Analysis:
 
     def _audit(self) -> None:
         """Add up the use of resources, each record once, and compare it with the ACLs."""
-        log, engine, asked = self._log, self._engine, self._question
-        log.view("use_records", acl_use.records("log", EventKind.USED, **self._bounds))
-        log.keep("use_doubled", usage.with_duplicates("use_records"))
-        once = "use_records"
+        engine, asked = self._engine, self._question
+        records = f"({acl_use.records('log', EventKind.USED, **self._bounds)})"
+        self._keep_if("uses", "use_doubled", usage.with_duplicates, records)
         if engine.rows("FROM use_doubled LIMIT 1"):
-            log.view("use_once", usage.without_duplicates("use_records"))
-            once = "use_once"
-        log.keep("used_by_day", acl_use.by_day(once))
+            records = f"({usage.without_duplicates(records)})"
+        self._keep_if("uses", "used_by_day", acl_use.by_day, records)
         for name, query in acl_use.queries(asked.acls, asked.users).items():
             engine.keep(name, query)
 

@@ -154,15 +154,13 @@ def classified(
 ) -> str:
     """Add the column `problem`. Invalid rows have all their numbers set to null.
 
-    Durations are capped at `MAX_DURATION_MS`. `as_of_ms`, `since_ms` and `until_ms`: the report's
-    time and bounds (`analysis.Question`).
+    Records that belong to no connection have their kind in place of a problem. Durations are capped
+    at `MAX_DURATION_MS`. `as_of_ms`, `since_ms` and `until_ms`: the report's time and bounds
+    (`analysis.Question`).
     """
-    shortened = {name: at_most(name, MAX_DURATION_MS) for name in DURATIONS}
     numbers = {*_TIMES, *_COUNTS, *DURATIONS}
     columns = [
-        f"CASE WHEN problem IS NULL THEN {shortened.get(name, name)} END AS {name}"
-        if name in numbers
-        else name
+        f"CASE WHEN problem IS NULL THEN {_CAPPED[name]} END AS {name}" if name in numbers else name
         for name in FIELDS
     ]
     bounds = ((since_ms, "<"), (until_ms, ">="))
@@ -171,12 +169,27 @@ def classified(
         for bound, beyond in bounds
         if bound is not None
     )
-    # Uses and decisions are no sessions
-    of_sessions = f"kind IS NULL OR kind NOT IN ({words(NOT_OF_SESSIONS)})"
-    return f"""SELECT {", ".join(columns)}, CASE WHEN problem IS NOT NULL THEN problem
+    return f"""SELECT {", ".join(columns)}, CASE WHEN {_OF_NO_CONNECTION} THEN kind
+        WHEN problem IS NOT NULL THEN problem
         WHEN timestamp_ms > {as_of_ms + CLOCK_TOLERANCE_MS} THEN '{Problem.FUTURE}'{outside} END
             AS problem
-        FROM (SELECT *, {problem()} AS problem FROM {source} WHERE {of_sessions}) AS judged"""
+        FROM (SELECT *, {problem()} AS problem FROM {source}) AS judged"""
+
+
+def within_bounds(source: str, **bounds: Any) -> str:
+    """Return the valid rows of `classified`, if no row has another problem than its time.
+
+    It takes half the time.
+    """
+    columns = ", ".join(f"{text} AS {name}" for name, text in _CAPPED.items())
+    return f"""SELECT {columns}, CAST(NULL AS STRING) AS problem FROM {source}
+        WHERE {is_within(**bounds)} AND NOT {_OF_NO_CONNECTION}"""
+
+
+def is_within(*, as_of_ms: int, since_ms: int | None = None, until_ms: int | None = None) -> str:
+    """Return the SQL condition for times within the bounds of `classified`."""
+    last_ms = min(as_of_ms + CLOCK_TOLERANCE_MS, (until_ms or MAX_EPOCH_MS + 1) - 1)
+    return f"timestamp_ms BETWEEN {since_ms or 0} AND {last_ms}"
 
 
 def values(name: str, numbers: tuple[int, ...]) -> str:
@@ -214,3 +227,9 @@ def counted(value: str, least: int = 0) -> str:
 def total(value: str) -> str:
     """Return the SQL for a sum as a 64-bit integer; DuckDB's own sums are wider."""
     return f"try_cast(sum({value}) AS {_BIGINT})"
+
+
+_CAPPED = {name: at_most(name, MAX_DURATION_MS) if name in DURATIONS else name for name in FIELDS}
+"""The fields with their SQL; durations are capped."""
+
+_OF_NO_CONNECTION = f"coalesce(kind IN ({words(NOT_OF_SESSIONS)}), false)"

@@ -29,7 +29,7 @@ def decisions(records: str) -> str:
     """One row per decision about a principal."""
     return f"""SELECT DISTINCT principal, {day_of("timestamp_ms")} AS day, timestamp_ms,
         kind = '{EventKind.DEMOTED}' AS demoted, decided_by = '{AUTO}' AS automatic
-        FROM ({records}) AS records WHERE principal IS NOT NULL"""
+        FROM {records} AS records WHERE principal IS NOT NULL"""
 
 
 def gaps(events: str) -> str:

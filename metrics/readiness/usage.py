@@ -366,7 +366,9 @@ def identities(source: str, *, of_clients: bool) -> str:
     `of_clients`: also the identities of clients with left-out connections that have no end.
     """
     names = ", ".join(IDENTITY)
-    ended = f"SELECT DISTINCT {_identity_id()} AS identity_id, {names} FROM {source} WHERE {_ENDS}"
+    # once per identity, not for each event
+    ended = f"SELECT DISTINCT {names} FROM {source} WHERE {_ENDS}"
+    ended = f"SELECT {_identity_id()} AS identity_id, {names} FROM ({ended}) AS ended"
     clients = f"SELECT DISTINCT {_CLIENT} AS identity_id, {names} FROM {source}"
     return f"{ended} UNION ALL {clients}" if of_clients else ended
 
