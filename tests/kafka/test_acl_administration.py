@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.acl.model import AclFilter, Operation, ResourceType
-from proxy.admin import (
-    AdminClient,
-    AuthorizationFailed,
-    InvalidRequest,
-    Scram,
-)
+from proxy.admin import AdminClient, AuthorizationFailed, InvalidRequest, Scram
 from sasl.credentials import ScramMechanism
 from tests.support.acls import CREATIONS_SEEN, FILTERS_SEEN, acl, asking, creation
 from tests.support.kafka.clients import JavaClient, confluent_admin, password_of, user

@@ -33,6 +33,7 @@ from tests.support.kafka.wire_client import WireClient, metadata_fields
 from tests.support.messages import request_body
 from tests.support.proxy_process import (
     ProxyProcess,
+    Serve,
     gateway_config,
     relaying_logins,
     sidecar_config,
@@ -69,9 +70,7 @@ def brokers(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def gateway(
-    brokers: SaslBrokers, jwks: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProxyProcess]:
+def gateway(brokers: SaslBrokers, jwks: Path, serve: Serve) -> ProxyProcess:
     """A gateway of the listener without a lifetime; it has a listener for each enforcement."""
     lifetimes = {RENEW: LIFETIME_MS, ENFORCE: SHORT_MS, PROBE: SHORT_MS, OBSERVE: SHORT_MS}
     upstream = str(brokers.kafka.address(listener=ZERO))
@@ -79,27 +78,20 @@ def gateway(
     for listener in config["listeners"]:
         if listener["name"].upper() in (PROBE, OBSERVE):
             listener["reauth.enforcement"] = listener["name"]
-    directory = tmp_path_factory.mktemp("gateway")
-    with ProxyProcess({**config, "workers": 2}, directory) as process:
-        yield process
+    return serve(config | {"workers": 2}, users=False)
 
 
 @pytest.fixture(scope="module")
-def sidecar(
-    brokers: SaslBrokers, jwks: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProxyProcess]:
+def sidecar(brokers: SaslBrokers, jwks: Path, serve: Serve) -> ProxyProcess:
     """A sidecar that announces shorter lifetimes than its broker."""
     upstream = str(brokers.kafka.address(listener=BEHIND))
     port = brokers.kafka.sidecar_port
     config = sidecar_config(upstream, jwks, listeners={RENEW: LIFETIME_MS}, port=port)
-    with ProxyProcess(relaying_logins(config), tmp_path_factory.mktemp("sidecar")) as process:
-        yield process
+    return serve(relaying_logins(config), users=False)
 
 
 @pytest.fixture(scope="module")
-def by_tls(
-    brokers: SaslBrokers, jwks: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProxyProcess]:
+def by_tls(brokers: SaslBrokers, jwks: Path, serve: Serve) -> ProxyProcess:
     """A gateway with TLS to clients and to brokers, which announce no lifetime."""
     upstream = str(brokers.kafka.address(listener=SECURE))
     config = relaying_logins(gateway_config(upstream, jwks, listeners={RENEW: LIFETIME_MS}))
@@ -111,8 +103,7 @@ def by_tls(
         "security.protocol": "SASL_SSL",
         "ssl.keystore.location": str(brokers.certificate),
     }
-    with ProxyProcess(config, tmp_path_factory.mktemp("tls")) as process:
-        yield process
+    return serve(config, users=False)
 
 
 def test_every_library_and_every_mechanism_renews(

@@ -1,12 +1,15 @@
-"""ACLs and quotas stored at the brokers: proxies on two hosts apply the same ones.
+"""ACLs and quotas stored at the brokers: proxies on two hosts apply the same ones, to groups, too.
 
 The brokers allow only the proxy; the clients' rights are judged in the proxies, by the
 brokers' own ACLs.
 """
 
 import asyncio
+import itertools
+import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,9 @@ import confluent_kafka as confluent
 import pytest
 
 from proxy.admin import AdminClient, Scram
+from tests.support.kafka import java
 from tests.support.kafka.clients import (
+    OAUTHBEARER,
     User,
     acl_binding,
     add_users,
@@ -24,6 +29,7 @@ from tests.support.kafka.clients import (
 )
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.quotas import PRODUCER
+from tests.support.kafka.traffic import end_offset
 from tests.support.kafka.upstream import (
     LITTLE,
     PASSWORD,
@@ -32,7 +38,7 @@ from tests.support.kafka.upstream import (
     by_token_file,
     sasl_cluster,
 )
-from tests.support.proxy_process import SUPER_USER, ProxyProcess, gateway_config
+from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -53,7 +59,7 @@ EVERYTHING = confluent_admin.AclBindingFilter(
 
 @pytest.fixture(scope="module")
 def brokers(jwks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """A node for this module alone, because it is stopped and its ACLs are counted."""
+    """A node for this module alone, because its ACLs and quotas change."""
     with sasl_cluster(jwks, tmp_path_factory.mktemp("brokers")) as cluster:
         add_proxys_users(cluster)
         yield cluster
@@ -246,3 +252,121 @@ def test_brokers_that_refuse_the_proxy_are_told_of(
     )
     assert process.log().count("CLUSTER_AUTHORIZATION_FAILED") <= 2
     assert "Traceback" not in process.log()
+
+
+# --- groups in tokens, and Kafka's own tools
+
+QUICK_MS = 4_000
+TOKEN_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member(User):
+    """A user whose groups may change between two tokens."""
+
+    groups: list[str] = field(default_factory=list)
+
+    def token(self) -> str:
+        """A token with the groups of this moment."""
+        return self.issuer.mint(self.name, self.token_lifetime, groups=list(self.groups))
+
+
+def member(issuer: Issuer, name: str, *groups: str) -> Member:
+    return Member(name=name, mechanism=OAUTHBEARER, issuer=issuer, groups=list(groups))
+
+
+@pytest.fixture(scope="module")
+def proxy(
+    brokers: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    """A proxy with ACLs stored at the brokers, and sessions of a few seconds."""
+    directory = tmp_path_factory.mktemp("proxy")
+    upstream = str(brokers.address(listener=LITTLE))
+    listeners = {"LONG": 3_600_000, "QUICK": QUICK_MS}
+    settings = enforcing_acls(gateway_config(upstream, jwks, listeners=listeners))
+    settings["upstream"] |= by_password("SCRAM-SHA-256", directory)
+    settings["store"] = {"url": "broker:state.db", "refresh.ms": 500}
+    for listener in settings["listeners"]:
+        listener["sasl.oauthbearer.groups.claim.name"] = "groups"
+    process = ProxyProcess(settings, directory)
+    add_users(process)
+    with process:
+        yield process
+    assert "Traceback" not in process.log()
+
+
+def acl(brokers: KafkaCluster, *arguments: str) -> str:
+    """Run kafka-acls.sh at the broker itself."""
+    done = java.run_tool("kafka-acls", ["--bootstrap-server", brokers.bootstrap(), *arguments])
+    assert done.exit_status == 0, done.stderr
+    return done.stdout
+
+
+def test_groups_in_acls_that_kafkas_tool_stores_at_the_brokers(
+    brokers: KafkaCluster, proxy: ProxyProcess, issuer: Issuer, topic: str
+) -> None:
+    allowed = ("--add", "--allow-principal", "Group:analysts", "--operation", "Write")
+    assert "principal=Group:analysts" in acl(brokers, *allowed, "--topic", topic)
+    one, other = member(issuer, "alice", "analysts"), member(issuer, "analysts", "else")
+    wait_until(lambda: Writer(one, proxy, topic).may(), what="the group may not write")
+    assert not Writer(other, proxy, topic).may(), "its name is a group's, and it is in none"
+    acl(
+        brokers,
+        "--add",
+        "--deny-principal",
+        "Group:interns",
+        "--operation",
+        "All",
+        "--topic",
+        topic,
+    )
+    both = member(issuer, "bob", "analysts", "interns")
+    wait_until(lambda: not Writer(both, proxy, topic).may(), what="what is denied is allowed")
+    assert Writer(one, proxy, topic).may()
+
+
+def test_a_group_that_is_lost_while_producing(
+    brokers: KafkaCluster, at_brokers: Any, proxy: ProxyProcess, issuer: Issuer, topic: str
+) -> None:
+    """The first Produce after the re-authentication is denied; all earlier ones are stored once."""
+    create(at_brokers, may_write(topic, "Group:analysts"))
+    # librdkafka refreshes a token after most of its lifetime
+    who = replace(member(issuer, "alice", "analysts"), token_lifetime=TOKEN_SECONDS)
+    wait_until(lambda: Writer(who, proxy, topic).may(), what="the group may not write")
+    before = end_offset(brokers, topic, 0)
+    taken: list[int] = []
+    denied: list[confluent.KafkaError] = []
+
+    def reported(error: confluent.KafkaError | None, _message: object) -> None:
+        if error is None:
+            assert not denied, "taken after it was denied"
+            taken.append(1)
+        else:
+            denied.append(error)
+
+    bootstrap = str(proxy.addresses()["QUICK"])
+    producer = confluent.Producer(
+        who.confluent(bootstrap, enable_idempotence=False, linger_ms=0, max_in_flight=1)
+    )
+    deadline = time.monotonic() + DEADLINE
+    for number in itertools.count():
+        assert time.monotonic() < deadline, "never denied"
+        try:
+            producer.produce(topic, str(number).encode(), on_delivery=reported)
+        except confluent.KafkaException as at_once:
+            denied.append(at_once.args[0])
+        producer.poll(0.01)
+        if len(taken) > 20:
+            who.groups.clear()
+        if denied:
+            break
+    producer.flush(DEADLINE)
+    assert denied[0].code() == confluent.KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert end_offset(brokers, topic, 0) - before == len(taken)
+
+    def lost() -> list[dict[str, Any]]:
+        return [one for one in proxy.events() if one.get("groups_left")]
+
+    wait_until(lambda: bool(lost()), what="no event says that a group was lost")
+    assert {one["kind"] for one in lost()} == {"reauthenticated"}
+    assert all(one["groups_left"] == ["Group:analysts"] for one in lost())

@@ -30,14 +30,20 @@ from tests.support.kafka.acl_differential.side import (
     Side,
     needs_groups,
 )
-from tests.support.kafka.cluster import KafkaCluster
-from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
+from tests.support.kafka.cluster import KafkaCluster, StartCluster
+from tests.support.proxy_process import (
+    SUPER_USER,
+    ProxyProcess,
+    Serve,
+    enforcing_acls,
+    sidecar_config,
+)
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, needs_groups]
 
 PROFILES_HERE = {name: PROFILES[name] for name in (*THOROUGH, "only-read", "prefixed-read")}
 LISTENER = "LONG"
-_REAUTH_MS = 3_600_000
+LISTENERS = {LISTENER: 3_600_000}
 #: Only offered by brokers with a client metrics reporter.
 NEEDS_A_REPORTER = {71, 72}
 #: Brokers before 4.4 lack these.
@@ -47,25 +53,18 @@ SINCE_4_4 = {93, 94}
 @pytest.fixture(scope="module")
 def broker() -> Iterator[KafkaCluster]:
     with KafkaCluster(
-        nodes=1,
-        properties=AUTHORIZER_PROPERTIES,
-        features=FEATURES,
-        sasl_listeners={LISTENER: _REAUTH_MS},
+        nodes=1, properties=AUTHORIZER_PROPERTIES, features=FEATURES, sasl_listeners=LISTENERS
     ) as cluster:
         cluster.add_scram_user(SUPER_USER, PASSWORD)
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def proxy(
-    broker: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProxyProcess]:
-    listeners = {LISTENER: _REAUTH_MS}
-    config = sidecar_config(str(broker.address()), jwks, listeners=listeners)
-    process = ProxyProcess(enforcing_acls(config), tmp_path_factory.mktemp("acls"))
+def proxy(broker: KafkaCluster, jwks: Path, serve: Serve) -> ProxyProcess:
+    config = sidecar_config(str(broker.address()), jwks, listeners=LISTENERS)
+    process = serve(enforcing_acls(config), users=False)
     process.add_user(SUPER_USER, PASSWORD, "SCRAM-SHA-256")
-    with process:
-        yield process
+    return process
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +119,38 @@ def test_proxy_judges_as_kafka_does(
     with capsys.disabled():
         print(f"\n{len(kafkas)} cases")  # noqa: T201 - part of the result
     compare(kafkas, proxys)
+
+
+# --- brokers with auto.create.topics.enable=false, and a proxy configured the same way
+
+SETTING = "auto.create.topics.enable"
+SCRIPTS = "auto-"
+
+
+def test_a_missing_topic_is_unknown_as_behind_kafka(
+    start_cluster: StartCluster, jwks: Path, tmp_path: Path
+) -> None:
+    properties = {**AUTHORIZER_PROPERTIES, SETTING: "false"}
+    broker = start_cluster(
+        nodes=1, properties=properties, features=FEATURES, sasl_listeners=LISTENERS
+    )
+    broker.add_scram_user(SUPER_USER, PASSWORD)
+    config = enforcing_acls(sidecar_config(str(broker.address()), jwks, listeners=LISTENERS))
+    config["authorizer"][SETTING] = False
+    proxy = ProxyProcess(config, tmp_path)
+    proxy.add_user(SUPER_USER, PASSWORD, "SCRAM-SHA-256")
+    kafkas = _answers(
+        Side("kaf", broker.address(listener="LONG"), broker.address()), administers_users=False
+    )
+    with proxy:
+        address = proxy.addresses()["LONG"]
+        proxys = _answers(Side("prx", address, broker.address()), administers_users=True)
+    assert proxys == kafkas
+    assert all("made: []" in lines for lines in kafkas.values())
+
+
+def _answers(side: Side, *, administers_users: bool) -> Mapping[str, str]:
+    with closing(side):
+        profiles = {"all": PROFILES["all"], **script_acls(SCRIPTS)}
+        side.prepare(administers_users=administers_users, profiles=profiles)
+        return run_scripts(side, SCRIPTS)

@@ -96,13 +96,6 @@ def test_what_is_denied_in_it_is_denied(kafka: KafkaCluster, proxy: ProxyProcess
 # --- attackers
 
 
-def highest_memory(parent: int) -> int:
-    """Peak resident bytes of a process's children, one of which is the worker."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    peaks = [Path(f"/proc/{child}/status").read_text().partition("VmHWM:")[2] for child in children]
-    return max(int(peak.split()[0]) for peak in peaks) * 1_024
-
-
 def flood(address: Address, content: bytes, stop: threading.Event) -> int:
     """Send the longest requests one after another; return the number of responses."""
     answered = 0
@@ -130,7 +123,7 @@ def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -
     header = request_header(15, 5, 1, "mallory", flexible=True)
     content = header + request_body(15, 5, groups=[f"h{number}" for number in range(10_000)])
     content = content.ljust(LONGEST, b"\0")
-    before, stop = highest_memory(proxy.pid), threading.Event()
+    before, stop = proxy.peak_kb(), threading.Event()
     with ThreadPoolExecutor(ATTACKERS) as pool, contextlib.ExitStack() as clients:
         attackers = [pool.submit(flood, address, content, stop) for _ in range(ATTACKERS)]
         try:
@@ -142,5 +135,5 @@ def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -
             stop.set()
     assert sum(attacker.result(600) for attacker in attackers) > 0, "and they were answered"
     # One request is gathered while another is judged, in several copies.
-    grown = highest_memory(proxy.pid) - before
-    assert grown < 2 * MAX_BYTES + 300 * MIB < ATTACKERS * LONGEST
+    grown = proxy.peak_kb() - before
+    assert grown * 1_024 < 2 * MAX_BYTES + 300 * MIB < ATTACKERS * LONGEST

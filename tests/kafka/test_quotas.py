@@ -4,6 +4,8 @@ Most tests use two workers, so that what is shared is; each has users or client 
 Only figures independent of the machine are compared with Kafka: a request's throttle time, and the
 bounds that the arithmetic of KIP-13 and KIP-599 sets."""
 
+import json
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,32 +14,39 @@ from typing import Any
 
 import pytest
 
-from tests.support.kafka.acl_differential.side import PASSWORD
+from tests.support.kafka.acl_differential.side import PASSWORD, Client
 from tests.support.kafka.clients import User, password_of, user
-from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster
+from tests.support.kafka.java import Finished
 from tests.support.kafka.quotas import (
+    ALTER,
     MUTATIONS,
     PRODUCER,
     SCRAM,
     Side,
     Told,
-    enforcing_quotas,
+    remove_kafkas,
     set_kafkas,
     set_quota,
     told_by_librdkafka,
 )
-from tests.support.proxy_process import ProxyProcess
+from tests.support.proxy_process import SUPER_USER, ProxyProcess, Serve, gateway_config
 from tests.support.sasl import Issuer
+from tests.support.tables import table
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.usefixtures("no_quotas")]
 
+WIRE_ADMIN = "wire-admin"
+
 
 @pytest.fixture(scope="module")
-def proxy(
-    kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProxyProcess]:
-    with enforcing_quotas(kafka, jwks, tmp_path_factory.mktemp("quotas")) as process:
-        yield process
+def proxy(kafka: KafkaCluster, jwks: Path, serve: Serve) -> ProxyProcess:
+    """A gateway with two workers that share usage."""
+    config = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
+    config["authorizer"]["super.users"].append(f"User:{WIRE_ADMIN}")
+    process = serve(config | {"quotas": {"mode": "enforce"}, "workers": 2})
+    process.add_user(WIRE_ADMIN, PASSWORD, SCRAM)
+    return process
 
 
 @pytest.fixture
@@ -125,3 +134,74 @@ def test_is_kafkas(kafka: KafkaCluster, proxy: ProxyProcess, program: Any) -> No
             their_low, their_high = theirs.debt_since(kafkas[0])
             assert low <= their_high + 0.1, (ours, kafkas)
             assert their_low <= high + 0.1, (ours, kafkas)
+
+
+# --- the APIs compared with Kafka's, and the tools that use them
+
+QUESTIONS = table(__file__, "quota_questions")
+"""API key and fields of DescribeClientQuotas and AlterClientQuotas, in their order."""
+
+
+def normal(answer: Any) -> Any:
+    """Normalize answers: ignore the order of entities and keys, and the error texts."""
+    if hasattr(answer, "error_code"):
+        entries = None
+        if answer.entries is not None:
+            entries = {
+                frozenset((part.entity_type, part.entity_name) for part in entry.entity): {
+                    one.key: one.value for one in entry.values
+                }
+                for entry in answer.entries
+            }
+        return int(answer.error_code), answer.error_message == "", entries
+    return [
+        (int(entry.error_code), {(part.entity_type, part.entity_name) for part in entry.entity})
+        for entry in answer.entries
+    ]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_the_apis_answer_as_kafkas_do(
+    kafka: KafkaCluster, proxy: ProxyProcess, version: int
+) -> None:
+    remove_kafkas(kafka)  # other modules use the same cluster
+    own = Client(kafka.address(), None)
+    through = Client(proxy.addresses()["LONG"], WIRE_ADMIN)
+    differences = []
+    for api_key, fields in QUESTIONS:
+        ours = through.ask(api_key, version, fields)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while normal(theirs := own.ask(api_key, version, fields)) != normal(ours):
+            # the broker learns of changes from its controller
+            if api_key == ALTER or time.monotonic() > deadline:
+                differences.append((fields, theirs, ours))
+                break
+            time.sleep(0.1)
+    own.close()
+    through.close()
+    assert differences == []
+
+
+# --- tools
+
+
+def _configs(who: User, directory: Path, bootstrap: str, *arguments: str) -> Finished:
+    tool = "kafka-configs"
+    return who.java(directory).run_tool(tool, bootstrap, *arguments)
+
+
+def test_kafka_configs_sets_and_shows(
+    issuer: Issuer, bootstrap: str, tmp_path: Path, proxy: ProxyProcess
+) -> None:
+    admin = user(issuer, SCRAM, SUPER_USER)
+    entity = ("--entity-type", "users", "--entity-name", "dora")
+    both = (*entity, "--entity-type", "clients", "--entity-default")
+    added = _configs(
+        admin, tmp_path, bootstrap, "--alter", "--add-config", f"{PRODUCER}=1024", *both
+    )
+    assert added.exit_status == 0, added
+    shown = _configs(admin, tmp_path, bootstrap, "--describe", *both)
+    assert f"{PRODUCER}=1024.0" in shown.stdout, shown
+    listed = json.loads(proxy.command("quotas", "list", "--output", "json"))
+    wanted = {"entity": {"user": "dora", "client-id": None}, "quotas": {PRODUCER: 1024.0}}
+    assert listed == [wanted]

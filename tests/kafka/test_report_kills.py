@@ -98,13 +98,9 @@ class Reports:
         return found
 
 
-def children_of(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def kill_proxy(proxy: ProxyProcess) -> None:
     """SIGKILL to all its processes, like the OOM killer."""
-    children = children_of(proxy.pid)
+    children = proxy.children()
     proxy.signal(signal.SIGKILL)
     proxy.wait()
     eventually(lambda: not any(map(alive, children)), "its children end")
@@ -131,7 +127,7 @@ def test_nothing_is_lost_whatever_is_killed(
 
     with proxy, logins(proxy.addresses()["LONG"], issuer):
         more_arrive()
-        for pid in children_of(proxy.pid):  # workers, the HTTP process, the deliverer
+        for pid in proxy.children():  # workers, the HTTP process, the deliverer
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             more_arrive()

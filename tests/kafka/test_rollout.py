@@ -186,11 +186,11 @@ def test_capable_clients_are_enforced_and_no_other_is_killed(
 
         reloading = clients.pool.submit(reload_often, proxies[1])
         time.sleep(LIFETIME_MS / 1000)
-        os.kill(children(proxies[1])[0], signal.SIGKILL)  # a worker
+        os.kill(proxies[1].children()[0], signal.SIGKILL)  # a worker
         with closing(sqlite3.connect(tmp_path / "state.db")) as store:
             store.execute("BEGIN EXCLUSIVE")
             proxies[1].until_logged("auto: nothing is decided")
-        for pid in (*children(proxies[0]), proxies[0].pid):
+        for pid in (*proxies[0].children(), proxies[0].pid):
             os.kill(pid, signal.SIGKILL)
         proxies[0].wait()
         proxies[0].start()
@@ -215,12 +215,6 @@ def test_capable_clients_are_enforced_and_no_other_is_killed(
 def topics_of(name: str, number: int) -> list[str]:
     """Return the topics of a client at one of the proxies, one for each login."""
     return [f"{name}-{number}-{login}" for login in range(LOGINS)]
-
-
-def children(proxy: ProxyProcess) -> list[int]:
-    """Return the processes of a proxy, workers first."""
-    task = Path(f"/proc/{proxy.pid}/task/{proxy.pid}/children")
-    return [int(pid) for pid in task.read_text().split()]
 
 
 def reload_often(proxy: ProxyProcess) -> int:

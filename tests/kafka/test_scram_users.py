@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.wire.schema import Message, replace
-from tests.support.kafka.clients import (
-    JavaClient,
-    User,
-    confluent_admin,
-    password_of,
-    user,
-)
+from tests.support.kafka.clients import JavaClient, User, confluent_admin, password_of, user
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.java import Finished
 from tests.support.kafka.sasl_differential.transcript import logs_in

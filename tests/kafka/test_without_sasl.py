@@ -35,7 +35,7 @@ from tests.support.kafka.without_sasl import (
     with_acls,
     write_certificates,
 )
-from tests.support.proxy_process import ProxyProcess
+from tests.support.proxy_process import ProxyProcess, Serve
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -59,12 +59,8 @@ def cluster(files: Path) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="module")
-def proxy(
-    cluster: KafkaCluster, files: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProxyProcess]:
-    process = ProxyProcess(proxy_config(cluster, files), tmp_path_factory.mktemp("proxy"))
-    with process:
-        yield process
+def proxy(cluster: KafkaCluster, files: Path, serve: Serve) -> ProxyProcess:
+    return serve(proxy_config(cluster, files), users=False)
 
 
 @pytest.fixture(scope="module")

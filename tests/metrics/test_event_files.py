@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metrics.event_files import (
-    EventFile,
-    beyond_retention,
-    file_stem,
-    recover_orphans,
-)
+from metrics.event_files import EventFile, beyond_retention, file_stem, recover_orphans
 from metrics.event_log import RETRY_SECONDS, WARNING_SECONDS, EventLog, EventLogSettings
 from tests.support.metrics import full_disk
 

@@ -59,11 +59,49 @@ main()
 """
 
 
-class Serving:
+class Started:
+    """A proxy in a child process: its children, log and pages."""
+
+    process: subprocess.Popen[str]
+    log_path: Path
+    http_address: str
+
+    @property
+    def pid(self) -> int:
+        """The process that was started; workers are its children."""
+        return self.process.pid
+
+    def children(self) -> list[int]:
+        """Its processes, workers first."""
+        task = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [int(pid) for pid in task.read_text().split()]
+
+    def peak_kb(self) -> int:
+        """Peak resident memory of its largest child in kB, usually a worker."""
+        status = [Path(f"/proc/{child}/status").read_text() for child in self.children()]
+        return max(int(each.partition("VmHWM:")[2].split()[0]) for each in status)
+
+    def log(self) -> str:
+        """The proxy's stderr."""
+        return self.log_path.read_text()
+
+    def page(self, path: str) -> tuple[int, str]:
+        """The HTTP status and the body of a page."""
+        url = f"http://{self.http_address}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=START_DEADLINE_SECONDS) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+
+class Serving(Started):
     """A proxy without a broker; it still accepts clients."""
 
     def __init__(self, directory: Path, workers: int) -> None:
         self.port, self.http_port, nobody = free_ports(3)
+        self.http_address = f"127.0.0.1:{self.http_port}"
         self.path = directory / "config.yaml"
         self.log_path = directory / "proxy.log"
         self.settings: dict[str, Any] = {
@@ -78,7 +116,7 @@ class Serving:
                 }
             ],
             "store": {"url": f"sqlite:{directory / 'state.db'}"},
-            "http": {"address": f"127.0.0.1:{self.http_port}"},
+            "http": {"address": self.http_address},
             "workers": workers,
         }
         self.program = ["-m", "proxy"]
@@ -88,7 +126,6 @@ class Serving:
         self.stderr: int | None = None
         """Descriptor for its log; None for a file."""
         self.write()
-        self.process: subprocess.Popen[str]
 
     def write(self) -> None:
         self.path.write_text(yaml.safe_dump(self.settings))
@@ -148,10 +185,6 @@ class Serving:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
-    def children(self) -> list[int]:
-        task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(pid) for pid in task.read_text().split()]
-
     def connections(self, pids: list[int]) -> list[int]:
         """Number of client connections of each process."""
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
@@ -159,23 +192,11 @@ class Serving:
         ours = {row[9] for row in rows if row[1].endswith(f":{self.port:04X}") and row[3] != "0A"}
         return [sum(inode in ours for inode in sockets_of(pid)) for pid in pids]
 
-    def log(self) -> str:
-        return self.log_path.read_text()
-
-    def get(self, path: str) -> tuple[int, str]:
-        request = urllib.request.Request(f"http://127.0.0.1:{self.http_port}{path}")
-        try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 - http
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that carry these labels."""
         return sum(
             sample.value
-            for family in text_string_to_metric_families(self.get("/metrics")[1])
+            for family in text_string_to_metric_families(self.page("/metrics")[1])
             for sample in family.samples
             if sample.name == f"kafka_reauth_proxy_{name}"
             and labels.items() <= sample.labels.items()
@@ -184,7 +205,7 @@ class Serving:
     def reasons(self) -> list[str]:
         """Why each worker is not ready; empty if the HTTP process does not answer."""
         with suppress(URLError, ConnectionError):
-            _, body = self.get("/readyz")
+            _, body = self.page("/readyz")
             return ["; ".join(one["reasons"]) for one in json.loads(body)["workers"]]
         return []
 
@@ -443,18 +464,17 @@ def enforcing_acls(config: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**config, "authorizer": authorizer, **more}
 
 
-class ProxyProcess:
+class ProxyProcess(Started):
     """`reauth-proxy serve` with this configuration, ended with SIGTERM."""
 
     def __init__(self, config: dict[str, Any], directory: Path) -> None:
         self.config = config
         self.config_file = directory / "config.yaml"
         self._listeners = config["listeners"]
-        self._http_address = config["http"]["address"]
+        self.http_address = config["http"]["address"]
         self._scraped_at = 0.0
         self._directory = directory
-        self._log = directory / "proxy.log"
-        self._process: subprocess.Popen[str] | None = None
+        self.log_path = directory / "proxy.log"
         self._printed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.prefix: tuple[str, ...] = ()
         """Prefix of the command, for another user or network namespace."""
@@ -470,8 +490,8 @@ class ProxyProcess:
         try:
             self.wait_accepting()
         except BaseException:
-            self._running().kill()
-            self._end(self._running())
+            self.process.kill()
+            self._end()
             raise
 
     def start_unready(self) -> None:
@@ -488,8 +508,8 @@ class ProxyProcess:
 
     def _launch(self) -> None:
         command = [sys.executable, "-m", "proxy", "serve", "--config", str(self.config_file)]
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(
+        with self.log_path.open("a") as log:
+            self.process = subprocess.Popen(
                 [*self.prefix, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -498,7 +518,7 @@ class ProxyProcess:
             )
         # In a thread, so that stdout never fills up.
         self._printed = queue.SimpleQueue()
-        threading.Thread(target=_pump, args=(self._process, self._printed), daemon=True).start()
+        threading.Thread(target=_pump, args=(self.process, self._printed), daemon=True).start()
 
     @property
     def has_printed(self) -> bool:
@@ -514,28 +534,16 @@ class ProxyProcess:
             except queue.Empty:
                 raise ProxyFailed(f"not ready:\n{self.log()}") from None
             if not line:
-                raise ProxyFailed(f"ended with {self._running().wait()}:\n{self.log()}")
-
-    def _running(self) -> subprocess.Popen[str]:
-        if self._process is None:
-            raise ProxyFailed("not started")
-        return self._process
+                raise ProxyFailed(f"ended with {self.process.wait()}:\n{self.log()}")
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:
         """End it with SIGTERM: it drains and closes its files."""
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        process.send_signal(signal.SIGTERM)
-        self._end(process)
-
-    @property
-    def pid(self) -> int:
-        """The process that was started; workers are its children."""
-        return self._running().pid
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+            self._end()
 
     def addresses(self) -> dict[str, Address]:
         """Address of each listener, by upper-case name."""
@@ -544,10 +552,6 @@ class ProxyProcess:
             host, port = listener["address"].rsplit(":", 1)
             found[listener["name"].upper()] = Address(host, int(port))
         return found
-
-    def log(self) -> str:
-        """The proxy's stderr."""
-        return self._log.read_text()
 
     def until_logged(self, text: str) -> None:
         """Wait for a text in the log: workers do not wait for their lines to be written."""
@@ -559,15 +563,13 @@ class ProxyProcess:
 
     def wait(self, deadline_seconds: float = STOP_DEADLINE_SECONDS) -> int:
         """Wait for its end; return the exit status."""
-        status = self._running().wait(deadline_seconds)
-        self._end(self._running())
-        return status
+        return self.process.wait(deadline_seconds)
 
     def add_user(self, name: str, password: str, mechanism: str) -> None:
         """Run `reauth-proxy users add`; return when a running proxy knows the user."""
         chosen = ["--mechanism", mechanism, "--iterations", str(SCRAM_ITERATIONS)]
         self.command("users", "add", name, *chosen, "--password-file", "-", stdin=password)
-        if self._process is not None and self._process.poll() is None:
+        if hasattr(self, "process") and self.process.poll() is None:
             self.until_known()
 
     def users(self) -> set[tuple[str, str]]:
@@ -613,7 +615,7 @@ class ProxyProcess:
         def complete() -> bool:
             # An earlier request would get the cached answer.
             time.sleep(max(0.0, self._scraped_at + MIN_SCRAPE_SECONDS - time.monotonic()))
-            url = f"http://{self._http_address}/metrics"
+            url = f"http://{self.http_address}/metrics"
             with urllib.request.urlopen(url, timeout=START_DEADLINE_SECONDS) as answer:
                 families = text_string_to_metric_families(answer.read().decode())
             self._scraped_at = time.monotonic()
@@ -639,29 +641,18 @@ class ProxyProcess:
         status, body = self.page("/readyz")
         return status, json.loads(body)
 
-    def page(self, path: str) -> tuple[int, str]:
-        """The HTTP status and the body of a page."""
-        try:
-            with urllib.request.urlopen(
-                f"http://{self._http_address}{path}", timeout=START_DEADLINE_SECONDS
-            ) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
     def events(self) -> list[dict[str, Any]]:
         """The event log so far, including files that are being written."""
         files = sorted((self._directory / "events").glob("events-*.jsonl*"))
         lines = [line for file in files for line in file.read_text().splitlines(keepends=True)]
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def _end(self, process: subprocess.Popen[str]) -> None:
+    def _end(self) -> None:
         try:
-            process.wait(STOP_DEADLINE_SECONDS)
+            self.process.wait(STOP_DEADLINE_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            self.process.kill()
+            self.process.wait()
             raise ProxyFailed(f"did not end on SIGTERM:\n{self.log()}") from None
 
 

@@ -251,15 +251,6 @@ class Attacked:
         heard, met = self.ask(Behaviour)
         return heard == response(1, ECHO)[4:] and MARKER in met.received
 
-    def peak_kb(self) -> int:
-        """Peak memory of the largest worker in kB."""
-        task = Path(f"/proc/{self.proxy.pid}/task/{self.proxy.pid}/children")
-        peaks = []
-        for child in task.read_text().split():
-            lines = Path(f"/proc/{child}/status").read_text().splitlines()
-            peaks += [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
-        return max(peaks)
-
 
 def login(mechanism: str, directory: Path) -> dict[str, Any]:
     secret = directory / "secret"

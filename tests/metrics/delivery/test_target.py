@@ -10,8 +10,7 @@ def test_a_target_is_a_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "kafka:", "kafka:..", "kafka:a b", "kafka:" + "a" * 250, "/shared", "http://["],
+    "text", ["", "kafka:", "kafka:..", "kafka:a b", "kafka:" + "a" * 250, "/shared", "http://["]
 )
 def test_what_is_no_target(text: str) -> None:
     with pytest.raises(ValueError, match=r"must be"):

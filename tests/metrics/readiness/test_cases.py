@@ -185,11 +185,7 @@ def test_an_open_connection_may_have_been_killed_within_its_last_hour_only() -> 
         at = {"last_request_ms": EPOCH_MS + (24 * 60 + 5) * MINUTE_MS}
         return [
             later(
-                EventKind.CHECKPOINT,
-                24 * 60 + 10,
-                sequence=sequence,
-                authenticate_version=0,
-                **at,
+                EventKind.CHECKPOINT, 24 * 60 + 10, sequence=sequence, authenticate_version=0, **at
             )
         ]
 

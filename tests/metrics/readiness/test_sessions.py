@@ -65,10 +65,7 @@ USED_LATE = {
         later(EventKind.REAUTHENTICATED, 25, **{**USED_AT_20, **AGAIN}),
         "failing",
     ),
-    "in a list": (
-        later(EventKind.SUMMARY, 60, intervals=(LATE,), **{**TOLD, **AGAIN}),
-        "failing",
-    ),
+    "in a list": (later(EventKind.SUMMARY, 60, intervals=(LATE,), **{**TOLD, **AGAIN}), "failing"),
 }
 """Fields known after a login, and the standing of its connection."""
 
@@ -78,10 +75,7 @@ def used_late() -> dict[str, dict[str, Any]]:
     given = []
     for name, (what, _) in USED_LATE.items():
         first = replace(login(**TOLD), announced_lifetime_ms=what.announced_lifetime_ms)
-        given += [
-            replace(first, connection_id=name),
-            replace(what, connection_id=name, sequence=2),
-        ]
+        given += [replace(first, connection_id=name), replace(what, connection_id=name, sequence=2)]
     return {row["connection_id"]: row for row in answers(given).table("sessions")}
 
 

@@ -58,11 +58,7 @@ def test_portions_are_bounded_and_lose_no_line(
     for number in portions([first, second], place):
         assert number == len(found)
         found.append(place.read_bytes())
-    assert found == [
-        b"1,2,3,4\n1,2,3,4\n",
-        b"5\n" + b"x" * 97 + b"\n",
-        b"\ncut\n{}\n{}\nlast\n",
-    ]
+    assert found == [b"1,2,3,4\n1,2,3,4\n", b"5\n" + b"x" * 97 + b"\n", b"\ncut\n{}\n{}\nlast\n"]
     assert not place.exists()
 
 

@@ -31,10 +31,7 @@ ONE_DENIAL = """SELECT 'User:a' AS principal, 'TOPIC' AS resource_type, 't' AS r
 PAGE = Path(__file__).parents[3] / "docs" / "report-tables.md"
 QUESTIONS = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 DAY_MS = 86_400_000
-DUCKDB_TYPES = {
-    ColumnType.TEXT: "VARCHAR",
-    ColumnType.TEXTS: "VARCHAR[]",
-}
+DUCKDB_TYPES = {ColumnType.TEXT: "VARCHAR", ColumnType.TEXTS: "VARCHAR[]"}
 """Types that DuckDB spells differently."""
 SIZE = Size(connections=40, principals=8, clients=20, days=1, seed=9)
 

@@ -58,11 +58,7 @@ def test_the_labels_of_many_minutes_stay_within_the_plot(minutes: int, width: st
 
 
 def length(up_to_minutes: int, standing: str, connections: int) -> dict[str, Any]:
-    return {
-        "up_to_ms": up_to_minutes * MINUTE_MS,
-        "standing": standing,
-        "connections": connections,
-    }
+    return {"up_to_ms": up_to_minutes * MINUTE_MS, "standing": standing, "connections": connections}
 
 
 LENGTHS = [length(1, "ready", 15), length(1, "not_capable", 25), length(4, "ready", 1)]

@@ -38,10 +38,7 @@ def test_what_the_jvm_says_is_one_sentence(one: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (
-            PermissionError(13, "Permission denied", "/var/report"),
-            "/var/report: permission denied",
-        ),
+        (PermissionError(13, "Permission denied", "/var/report"), "/var/report: permission denied"),
         (OSError("the disk is gone"), "the disk is gone"),
         (OSError("s3a://fleet: AccessDeniedException"), "s3a://fleet: AccessDeniedException"),
         (ReportError("one\ntwo"), "one"),
@@ -73,9 +70,7 @@ def test_an_address_that_cannot_be_read_is_one_sentence(
     "address", ["s3a://fleet/events", "S3A://fleet", "file:/events", "hdfs:/e"]
 )
 def test_an_address_is_no_local_folder(
-    address: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its permissions are not looked at here, and no folder of such a name is made."""
     monkeypatch.chdir(tmp_path)

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from metrics.readiness.errors import ReportError
-from metrics.spark.spark_session import (
-    JAVA_OPTIONS,
-    SMALL_BYTES,
-    local_options,
-    wait_for_executor,
-)
+from metrics.spark.spark_session import JAVA_OPTIONS, SMALL_BYTES, local_options, wait_for_executor
 
 PATIENCE = 600.0
 """Seconds for a JVM that prints its version, or starts a Spark: beyond, it hangs."""

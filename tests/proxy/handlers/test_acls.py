@@ -231,8 +231,7 @@ def test_searches_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
-    [*((changes, DONE) for changes, _ in FILTERS_SEEN), *FILTERS_BETTER],
+    ("changes", "expected"), [*((changes, DONE) for changes, _ in FILTERS_SEEN), *FILTERS_BETTER]
 )
 def test_describe_finds_nothing_for_what_cannot_be(
     changes: dict[str, Any], expected: Result

@@ -97,8 +97,7 @@ def test_a_connection_is_closed_after_what_may_have_a_body(
 
 
 @pytest.mark.parametrize(
-    "text",
-    [*table(__file__, "no_requests"), f"GET / HTTP/1.1\r\n{HOST}X: {'a' * 20_000}\r\n"],
+    "text", [*table(__file__, "no_requests"), f"GET / HTTP/1.1\r\n{HOST}X: {'a' * 20_000}\r\n"]
 )
 def test_what_is_no_request_is_refused_and_the_connection_closed(text: str) -> None:
     answer = answer_to(f"{text}\r\nGET / HTTP/1.1\r\n{HOST}\r\n".encode("latin-1"))

@@ -23,15 +23,16 @@ from proxy.quota.meter import Meter
 from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.quota.throttle import Mode, Throttle
 from proxy.wire.api_versions import NO_SOFTWARE, ApiVersionsRequest, BrokerIdentity
-from proxy.wire.apis import CREATE_TOPICS, PRODUCE
+from proxy.wire.apis import CREATE_TOPICS, FETCH, PRODUCE
 from proxy.wire.codec import encode
 from proxy.wire.messages import CreateTopicsResponse
 from sasl.identity import Identity
 from sasl.mechanism import FailureReason
 from sasl.states import Authenticated, Enforcement, Failed
+from tests.support.frames import request
 from tests.support.metrics import read
 from tests.support.observer import DENIAL, authenticated, observer_of
-from tests.support.playbook import Playbook
+from tests.support.playbook import Playbook, everything
 from tests.support.sasl import NOW, WALL
 
 WALL_MS = int(WALL * 1000)
@@ -363,3 +364,48 @@ class TestLoginsThatReachNoBroker:
         seen.observer.reached_broker(seen.connection)
         seen.observer.closed(seen.connection, CloseReason.CLIENT_CLOSED, NOW + 3)
         assert len(seen.lines) == 3
+
+
+# --- clients without SASL: that they are connected, and what they are denied
+
+ALICE = "User:CN=alice"
+
+
+def test_versions_that_kafka_4_dropped_are_reported_by_name() -> None:
+    reported: list[str] = []
+    observer = observer_of(emit=reported.append)
+    play = Playbook(offer=everything(enforces_acls=False))
+    observer.opened(play.connection, NOW)
+    play.call(lambda connection, now: connection.admit(Identity(ALICE), now))
+    observer.authenticated(play.connection, play.session)
+    play.client(request(PRODUCE, 2, 3, b"\xff\xff"), request(FETCH, 3, 4), request(FETCH, 4, 5))
+    observer.closed(play.connection, CloseReason.CLIENT_CLOSED, NOW + 1)
+    (event,) = map(read, reported)
+    assert (event.kind, event.principal, event.client_id) == ("closed", ALICE, "app")
+    versions = [(one.api, one.version) for one in event.dropped_versions or ()]
+    assert versions == [("Produce", 2), ("Fetch", 3)]
+
+
+def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() -> None:
+    reported: list[str] = []
+    noted: list[Incident] = []
+    tally = Tally(run="r")
+    observer = observer_of(emit=reported.append, note=noted.append, tally=tally)
+    play = Playbook()
+    observer.opened(play.connection, NOW)
+    play.call(lambda connection, now: connection.admit(Identity(ALICE), now))
+    observer.authenticated(play.connection, play.session)
+    denial = replace(DENIAL, principal=ALICE)
+    observer.denied(play.connection, DenialNotice(denial=denial, count=1), NOW)
+    observer.sweep(play.connection, NOW + 100_000)
+    observer.closed(play.connection, CloseReason.CLIENT_CLOSED, NOW + 100_001)
+
+    (event,) = map(read, reported)
+    assert (event.kind, event.principal) == ("denied", ALICE)
+    (incident,) = noted
+    assert (incident.kind, incident.principal) == ("denied", ALICE)
+    counters = tally.snapshot().values
+    assert {name for name, sets in counters.items() if any(sets.values())} == {
+        registry.CONNECTIONS_OPENED.name,
+        registry.CONNECTIONS_CLOSED.name,
+    }

@@ -40,7 +40,7 @@ def test_processes_that_hang_are_named_and_a_worker_is_replaced(serving: Serving
     replace the worker while this test still asks."""
 
     def says(status: int, body: str) -> None:
-        eventually(lambda: serving.get("/healthz") == (status, body), body)
+        eventually(lambda: serving.page("/healthz") == (status, body), body)
 
     serving.check_often()
     serving.start()

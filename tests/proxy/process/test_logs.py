@@ -124,7 +124,7 @@ def cause_log_lines(serving: Serving, clients: int = 60) -> None:
 
 
 def dropped_lines(serving: Serving) -> dict[str, int]:
-    _, body = serving.get("/metrics")
+    _, body = serving.page("/metrics")
     return {process: int(count) for process, count in DROPPED.findall(body)}
 
 

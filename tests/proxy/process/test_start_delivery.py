@@ -84,7 +84,7 @@ def test_events_are_delivered_and_the_last_ones_at_the_end(
     )
     eventually(lambda: serving.metric("delivery_waiting_bytes") == 0, "none waits")
     assert serving.metric("delivery_last_success_timestamp_seconds") > 0
-    facts = json.loads(serving.get("/sessions.json")[1])
+    facts = json.loads(serving.page("/sessions.json")[1])
     (shown,) = [one for one in facts["conditions"] if one["what"] == "delivery"]
     assert "no event lost" in [one["state"] for one in facts["conditions"]]
     assert (shown["name"], shown["good"]) == (f"kafka:{TOPIC}", True)

@@ -361,7 +361,7 @@ def test_clients_are_let_in_when_the_brokers_have_answered(serving: Waiting) -> 
             assert serving.process.stdout.readline().startswith(ACCEPTING)
             answer = client.recv(1000)
             assert int.from_bytes(answer[8:10]) == 0
-            eventually(lambda: serving.get("/readyz")[0] == 200, "ready")
+            eventually(lambda: serving.page("/readyz")[0] == 200, "ready")
             eventually(lambda: serving.metric("acls") == 1, "its ACLs are known")
 
             os.kill(serving.children()[-1], signal.SIGKILL)

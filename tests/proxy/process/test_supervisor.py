@@ -19,7 +19,7 @@ from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventu
 
 
 def shown(serving: Serving, sample: str) -> Callable[[], bool]:
-    return lambda: f"kafka_reauth_proxy_{sample}" in serving.get("/metrics")[1]
+    return lambda: f"kafka_reauth_proxy_{sample}" in serving.page("/metrics")[1]
 
 
 def without_sasl(serving: Serving) -> None:
@@ -265,7 +265,7 @@ def test_a_killed_proxy_is_restarted_while_its_workers_drain(serving: Serving) -
         eventually(lambda: not any(map(alive, children[2:])), "the other processes end")
         assert "accepting" in serving.start()
         assert "will not work" not in serving.log()
-        assert serving.get("/healthz")[0] == 200
+        assert serving.page("/healthz")[0] == 200
     finally:
         for pid in workers:
             os.kill(pid, signal.SIGKILL)

@@ -3,12 +3,7 @@
 import pytest
 
 from proxy.quota import guarded_callback
-from proxy.quota.callback import (
-    ClientQuotaType,
-    Cluster,
-    DefaultQuotaCallback,
-    QuotaCallback,
-)
+from proxy.quota.callback import ClientQuotaType, Cluster, DefaultQuotaCallback, QuotaCallback
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.quota.precedence import Tags
 from proxy.quota.shared_memory import UsageTable, WindowConfig

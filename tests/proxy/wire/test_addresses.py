@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.errors import BrokerFault
 from proxy.wire.addresses import rewrite
-from proxy.wire.apis import (
-    APIS,
-    DESCRIBE_CLUSTER,
-    DESCRIBE_QUORUM,
-    METADATA,
-    carries_addresses,
-)
+from proxy.wire.apis import APIS, DESCRIBE_CLUSTER, DESCRIBE_QUORUM, METADATA, carries_addresses
 from proxy.wire.metadata import MAX_BROKERS
 from tests.support.kio_messages import response_type
 from tests.support.responses import decode, encode, paths_of_addresses, resolved, responses

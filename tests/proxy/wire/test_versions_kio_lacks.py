@@ -51,8 +51,7 @@ def test_both_codecs_read_and_write_these_bytes(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "version", "body"),
-    [(29, 4, b"\0\0"), (48, 2, b"\0\0\0"), (48, 2, b"\0\x02\0\0\0")],
+    ("key", "version", "body"), [(29, 4, b"\0\0"), (48, 2, b"\0\0\0"), (48, 2, b"\0\x02\0\0\0")]
 )
 def test_the_lists_of_requests_are_never_null(key: int, version: int, body: bytes) -> None:
     with pytest.raises(Malformed):

@@ -18,14 +18,7 @@ from metrics.snapshot import Snapshot
 from metrics.usage import UsageLog
 from proxy.acl.authorizer import DenialNotice
 from proxy.acl.decision import MAX_USES_OF_A_REQUEST
-from proxy.acl.model import (
-    CLUSTER_NAME,
-    Acl,
-    AuthorizerMode,
-    Operation,
-    PatternType,
-    ResourceType,
-)
+from proxy.acl.model import CLUSTER_NAME, Acl, AuthorizerMode, Operation, PatternType, ResourceType
 from proxy.config import Authorizer, Quotas
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
@@ -338,11 +331,7 @@ def test_a_fetch_in_a_session_uses_all_of_its_topics(store: Failing, mode: Autho
     frames = [fetch(1, "a", "b")]
     worker.play.client(frames[0])
     worker.play.broker(fetched(1))
-    frames += [
-        fetch(2, "a", epoch=1),
-        fetch(3, epoch=2),
-        fetch(4, "a", epoch=3),
-    ]
+    frames += [fetch(2, "a", epoch=1), fetch(3, epoch=2), fetch(4, "a", epoch=3)]
     worker.play.client(*frames[1:])
     added = [fetch(5, "c", epoch=4), fetch(6, epoch=5)]
     worker.play.client(*added)

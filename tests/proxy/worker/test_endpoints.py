@@ -442,9 +442,7 @@ async def test_the_broker_that_a_client_means_is_checked_against_the_name(tmp_pa
             assert int.from_bytes(answer[4:6]) == error
 
 
-async def test_a_client_of_the_name_of_an_unknown_broker_logs_in_elsewhere(
-    tmp_path: Path,
-) -> None:
+async def test_a_client_of_the_name_of_an_unknown_broker_logs_in_elsewhere(tmp_path: Path) -> None:
     """The proxy has no login of its own to ask for the brokers."""
     given: dict[str, Any] = {"security.protocol": "SASL_SSL", "sasl.termination": "broker"}
     async with serving(tmp_path, Authenticator, **given) as gate:

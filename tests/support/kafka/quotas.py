@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import confluent_kafka as confluent
@@ -13,10 +12,10 @@ import confluent_kafka as confluent
 from proxy.quota.model import QuotaKey
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tests.support.kafka.acl_differential.side import Client
-from tests.support.kafka.clients import Certified, User, add_users
+from tests.support.kafka.clients import Certified, User
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
 from tests.support.kafka.wire_client import Address, Outcome
-from tests.support.proxy_process import ProxyProcess, gateway_config
+from tests.support.proxy_process import ProxyProcess
 
 SCRAM = "SCRAM-SHA-256"
 WINDOW_SECONDS = 10
@@ -27,19 +26,6 @@ CONNECTIONS = "connection_creation_rate"
 
 _OPTIONS = {"user": "--user", "client_id": "--client-id", "ip": "--ip"}
 _MATCH_EXACT, _MATCH_DEFAULT = 0, 1
-
-
-def enforcing_quotas(
-    kafka: KafkaCluster, jwks: Path, directory: Path, *, administrator: str | None = None
-) -> ProxyProcess:
-    """A gateway with two workers that share usage; not started yet."""
-    config = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
-    if administrator is not None:
-        config["authorizer"]["super.users"].append(f"User:{administrator}")
-    config |= {"quotas": {"mode": "enforce"}, "workers": 2}
-    process = ProxyProcess(config, directory)
-    add_users(process)
-    return process
 
 
 # --- setting quotas

@@ -9,13 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kio.static.primitive import i32
 
-from proxy.acl.decision import (
-    FORWARD,
-    Answer,
-    Change,
-    Inquiry,
-    Judgement,
-)
+from proxy.acl.decision import FORWARD, Answer, Change, Inquiry, Judgement
 from proxy.acl.guards import GUARDS
 from proxy.acl.guards.metadata import metadata
 from proxy.acl.model import Operation

@@ -191,10 +191,7 @@ class Side:
     # --- preparation
 
     def prepare(
-        self,
-        *,
-        administers_users: bool,
-        profiles: Mapping[str, Sequence[str]] = PROFILES,
+        self, *, administers_users: bool, profiles: Mapping[str, Sequence[str]] = PROFILES
     ) -> None:
         """Makes the users, resources and ACLs.
 
