@@ -25,28 +25,6 @@ SECRET = b"secret"
 ALICE = f"uid=alice,{PEOPLE}"
 READER = f"cn=reader,{SUFFIX}"
 
-_CONFIG = """
-include /etc/ldap/schema/core.schema
-include /etc/ldap/schema/cosine.schema
-include /etc/ldap/schema/inetorgperson.schema
-modulepath /usr/lib/ldap
-moduleload back_mdb
-moduleload ppolicy
-TLSCertificateFile {folder}/server.pem
-TLSCertificateKeyFile {folder}/server.pem
-TLSCACertificateFile {folder}/ca.pem
-disallow bind_anon
-database mdb
-suffix {suffix}
-rootdn {admin}
-rootpw "{password}"
-directory {folder}/data
-overlay ppolicy
-ppolicy_default cn=policy,{suffix}
-access to attrs=userPassword by anonymous auth
-access to * by users read
-"""
-
 _PERSON = """
 dn: {dn}
 objectClass: inetOrgPerson
@@ -54,59 +32,6 @@ cn: {cn}
 sn: {name}
 uid: {name}
 userPassword: {password}
-"""
-
-_CONTENT = f"""
-dn: {SUFFIX}
-objectClass: dcObject
-objectClass: organization
-o: Example
-
-dn: {PEOPLE}
-objectClass: organizationalUnit
-
-dn: ou=groups,{SUFFIX}
-objectClass: organizationalUnit
-
-dn: ou=elsewhere,{SUFFIX}
-objectClass: referral
-objectClass: extensibleObject
-ref: ldap://127.0.0.1:1/ou=elsewhere,{SUFFIX}
-
-dn: cn=analysts,ou=groups,{SUFFIX}
-objectClass: groupOfNames
-member: {ALICE}
-member: uid=bob,{PEOPLE}
-
-dn: cn=auditors,ou=groups,{SUFFIX}
-objectClass: groupOfUniqueNames
-uniqueMember: {ALICE}
-
-dn: cn=interns,ou=groups,{SUFFIX}
-objectClass: groupOfNames
-member: uid=bob,{PEOPLE}
-
-dn: ou=teams,{SUFFIX}
-objectClass: organizationalUnit
-
-dn: cn=two,ou=teams,{SUFFIX}
-objectClass: groupOfNames
-cn: names
-member: {ALICE}
-
-dn: cn=policy,{SUFFIX}
-objectClass: device
-objectClass: pwdPolicy
-pwdAttribute: userPassword
-pwdLockout: TRUE
-
-dn: {READER}
-objectClass: organizationalRole
-objectClass: simpleSecurityObject
-userPassword: of the reader
-
-dn: ou=more,{PEOPLE}
-objectClass: organizationalUnit
 """
 
 
@@ -170,10 +95,9 @@ def running_slapd(folder: Path, certificate: bytes, *people: str) -> Iterator[Sl
     (folder / "reader").write_text("of the reader")
     (folder / "server.pem").write_bytes(certificate)
     config, content = folder / "slapd.conf", folder / "content.ldif"
-    config.write_text(
-        _CONFIG.format(folder=folder, suffix=SUFFIX, admin=ADMIN, password=ADMIN_PASSWORD)
-    )
-    content.write_text(_CONTENT + "".join(people))
+    ours = Path(__file__)
+    config.write_text(ours.with_suffix(".conf").read_text().replace("FOLDER", str(folder)))
+    content.write_text(ours.with_suffix(".ldif").read_text() + "".join(people))
     subprocess.run([program, "-T", "add", "-f", config, "-l", content], check=True)
     port, plain_port = free_ports(2)
     urls = f"ldaps://127.0.0.1:{port} ldap://127.0.0.1:{plain_port}"

@@ -10,86 +10,16 @@ from itertools import chain
 from proxy.acl.model import Operation
 from tests.support.kafka.java import is_since
 from tests.support.messages import Values
+from tests.support.tables import table
 
 #: Further resources beside `one` and `two`, with the same rights: what a program uses up (`.d`),
 #: and groups of the newer protocols.
 FORKS = ("", ".d0", ".d1", ".d2", ".d3", ".d5", ".d6", ".id", ".cg", ".sg", ".st")
 
-_ALL = ("+topic:*:ALL", "+group:*:ALL", "+txn:*:ALL", "+cluster::ALL")
-
-
-def _on(name: str, operation: str, sign: str = "+") -> tuple[str, ...]:
-    return tuple(f"{sign}{kind}:{name}:{operation}" for kind in ("topic", "group", "txn"))
-
-
-_TOPIC_OPERATIONS = (
-    "READ",
-    "WRITE",
-    "CREATE",
-    "DELETE",
-    "ALTER",
-    "DESCRIBE",
-    "DESCRIBE_CONFIGS",
-    "ALTER_CONFIGS",
-)
-_CLUSTER_OPERATIONS = (
-    "ALL",
-    "CREATE",
-    "ALTER",
-    "DESCRIBE",
-    "CLUSTER_ACTION",
-    "DESCRIBE_CONFIGS",
-    "ALTER_CONFIGS",
-    "IDEMPOTENT_WRITE",
-)
-
 PROFILES: Mapping[str, Sequence[str]] = {
-    "none": (),
-    "all": _ALL,
-    "one": _on("one", "ALL"),
-    "deny-all": (*_ALL, *_on("one", "ALL", "-")),
-    **{f"only-{operation.lower()}": _on("one", operation) for operation in _TOPIC_OPERATIONS},
-    **{
-        f"cluster-{operation.lower()}": (f"+cluster::{operation}",)
-        for operation in _CLUSTER_OPERATIONS
-    },
-    **{
-        f"groups-and-{operation.lower()}": ("+group:*:ALL", "+txn:*:ALL", f"+topic:one:{operation}")
-        for operation in ("READ", "WRITE", "DESCRIBE", "DELETE")
-    },
-    "topics-alone": ("+topic:*:ALL",),
-    **{
-        f"deny-{operation.lower()}": (*_ALL, *_on("one", operation, "-"))
-        for operation in _TOPIC_OPERATIONS
-    },
-    **{
-        f"deny-cluster-{operation.lower()}": (*_ALL, f"-cluster::{operation}")
-        for operation in _CLUSTER_OPERATIONS
-    },
-    "prefixed": _on("on^", "ALL"),
-    "prefixed-read": _on("on^", "READ"),
-    "prefixed-deny": (*_ALL, *_on("on^", "ALL", "-")),
-    "prefixed-star": _on("*^", "ALL"),
-    "write-narrower-deny": ("+topic:*:WRITE", "-topic:one:WRITE"),
-    "write-covered": ("+topic:one:WRITE", "-topic:on^:WRITE"),
-    "write-prefix-denied": ("+topic:on^:WRITE", "-topic:one:WRITE"),
-    "two-phase": ("+txn:one:WRITE", "+txn:one:TWO_PHASE_COMMIT", "+topic:one:WRITE"),
-    "elsewhere": tuple(f"{acl}@10.1.2.3" for acl in _ALL),
-    "here": tuple(f"{acl}@127.0.0.1" for acl in _on("one", "ALL")),
-    "deny-elsewhere": (*_ALL, "-topic:one:ALL@10.1.2.3", "-group:one:ALL@10.1.2.3"),
-    **(
-        {
-            "blocks": (
-                "+topic:one:ALL@127.0.0.1/8",
-                "-topic:one:WRITE@127.0.0.1/32",
-                "+topic:two:ALL@127.1.0.0/16",
-            )
-        }
-        if is_since("4.4")  # before, a block never applied
-        else {}
-    ),
-    "everybody": ("+*topic:one:READ", "+*group:one:READ", "+*txn:one:DESCRIBE"),
-    "deny-everybody": (*_ALL, "-*topic:one:ALL", "-*group:one:ALL", "-*txn:one:ALL"),
+    name: acls
+    for name, acls in table(__file__, "profiles")
+    if name != "blocks" or is_since("4.4")  # before, a block never applied
 }
 
 #: These send every version; the others the lowest, one in the middle and the highest.
