@@ -182,23 +182,7 @@ def test_nothing_to_remove_is_status_1(store_path: Path, force: tuple[str, ...])
     assert result.stderr == "reauth-proxy: there is no such ACL\n"
 
 
-@pytest.mark.parametrize(
-    ("options", "names"),
-    [
-        ("", ["a", "ab", "a", "*", "g", "kafka-cluster"]),
-        ("--topic a", ["a"]),
-        ("--topic a --resource-pattern-type any", ["a", "a"]),
-        ("--topic abc --resource-pattern-type match", ["*", "a"]),
-        ("--topic a --resource-pattern-type prefixed", ["a"]),
-        ("--topic x", []),
-        ("--cluster", ["kafka-cluster"]),
-        ("--cluster --resource-pattern-type match", ["kafka-cluster"]),
-        ("--topic a --group g", ["a", "g"]),
-        ("--principal User:bob", ["ab"]),
-        ("--principal User:bob --principal User:alice --topic ab", ["ab"]),
-        ("--principal User:nobody", []),
-    ],
-)
+@pytest.mark.parametrize(("options", "names"), table(__file__, "acl_lists"))
 def test_list(store_path: Path, options: str, names: list[str]) -> None:
     put(
         store_path,

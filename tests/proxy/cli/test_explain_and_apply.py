@@ -15,6 +15,7 @@ from tests.support.proxy_process import refusal, rows, run
 from tests.support.readiness import login, use
 from tests.support.sasl import document, ed_key
 from tests.support.settings import TOKENS
+from tests.support.tables import table
 
 
 @pytest.fixture
@@ -326,20 +327,7 @@ ACL = """\
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("[]", "is an empty list"),
-        ("{}", "must be a list"),
-        ("- 7", "must be a list"),
-        ("a: [", "neither YAML nor JSON"),
-        ("\x00", "neither YAML nor JSON"),
-        (ACL.replace("name: t", "name: 7"), "item 1: must have resource_type"),
-        (ACL + ACL.replace("READ", "FLY"), "item 2: FLY is not one of ALL, READ"),
-        (ACL.replace("LITERAL", "MATCH"), "MATCH is not one of LITERAL, PREFIXED"),
-        (ACL.replace("  host: '*'\n", ""), "item 1: must have"),
-    ],
-)
+@pytest.mark.parametrize(("text", "problem"), table(__file__, "other_acl_files_to_apply"))
 def test_a_file_of_acls_that_says_something_else(config: Path, text: str, problem: str) -> None:
     assert problem in refusal("acls", "apply", "-f", "-", "--config", config, stdin=text)
 
@@ -379,23 +367,7 @@ def test_quotas_are_exported_and_applied(config: Path, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("item", "problem"),
-    [
-        ("{entity: {user: a}}", "item 1: must have entity and quotas"),
-        ("{entity: {}, quotas: {producer_byte_rate: 1}}", "Invalid empty client quota entity"),
-        ("{entity: {group: a}, quotas: {}}", "an entity has user, client-id, ip"),
-        ("{entity: {user: 7}, quotas: {}}", "a name must be text, or null"),
-        (
-            "{entity: {user: a}, quotas: {bytes: 1}}",
-            "item 1: bytes is not one of producer_byte_rate",
-        ),
-        ("{entity: {user: a}, quotas: {producer_byte_rate: x}}", "must be a number"),
-        ("{entity: {user: a}, quotas: {producer_byte_rate: true}}", "must be a number"),
-        ("{entity: {user: a}, quotas: {producer_byte_rate: 0}}", "must be greater than 0"),
-        ("{entity: {user: a}, quotas: {}}\n- {entity: {user: a}, quotas: {}}", "given twice"),
-    ],
-)
+@pytest.mark.parametrize(("item", "problem"), table(__file__, "other_quota_files_to_apply"))
 def test_a_file_of_quotas_that_says_something_else(config: Path, item: str, problem: str) -> None:
     words = ("quotas", "apply", "-f", "-", "--config", config)
     assert problem in refusal(*words, stdin=f"- {item}\n")

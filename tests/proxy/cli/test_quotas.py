@@ -15,8 +15,6 @@ from tests.support.fake_broker import Peer, in_a_thread
 from tests.support.proxy_process import refusal, rows, run
 from tests.support.tables import table
 
-BYTES = "producer_byte_rate"
-
 
 def quotas(store: Path, command: str, *arguments: str) -> Result:
     return run("quotas", command, "--store", store, *arguments)
@@ -52,22 +50,7 @@ def test_set_list_remove(store_path: Path) -> None:
     assert listed(store_path, "--user", "a") == [of_both]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (f"{BYTES}=5", "give one user, one client id, both, or one address"),
-        (f"--user= {BYTES}=5", "Empty user not supported"),
-        (f"--user a --user-defaults {BYTES}=5", "give one user, one client id"),
-        (f"--user a --ip-defaults {BYTES}=5", "should not be combined"),
-        ("--user a connection_creation_rate=5", "is not one of producer_byte_rate"),
-        ("--ip nowhere connection_creation_rate=5", "not a valid IP"),
-        (f"--user a {BYTES}=0", "must be greater than 0"),
-        (f"--user a {BYTES}=1.5", "cannot be a fractional value"),
-        (f"--user a {BYTES}=x", "is not KEY=VALUE with a number"),
-        (f"--user a {BYTES}", "is not KEY=VALUE with a number"),
-        (f"--user a {BYTES}=1 {BYTES}=2", "given twice"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "problem"), table(__file__, "quota_misuse"))
 def test_misuse_is_told_and_stores_nothing(store_path: Path, arguments: str, problem: str) -> None:
     words = ("quotas", "set", "--store", store_path)
     assert problem in refusal(*words, *arguments.split())

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from metrics.readiness.settings import EngineName, Settings
 from proxy.cli import app
 from proxy.cli.report import topic_settings
+from tests.support.tables import table
 
-SERVER = ("--bootstrap-server", "a:1")
 PROPERTIES = """\
 bootstrap.servers=a:9092,b:9092
 security.protocol=SASL_PLAINTEXT
@@ -69,24 +69,7 @@ def test_a_folder_needs_none() -> None:
     assert topic_settings(of_topic(events="events"), None, None) == {}
 
 
-@pytest.mark.parametrize(
-    ("more", "problem"),
-    [
-        ([], "--bootstrap-server or --command-config is required"),
-        (["--engine", "spark"], "kafka: needs --bootstrap-server HOST:PORT"),
-        (["--command-config", "/no/such"], "/no/such: cannot be read"),
-        (["--events", ""], "--events is empty"),
-        ([*SERVER, "--state", ""], "--state is empty"),
-        # which every run replaces
-        ([*SERVER, "--state", "out/tables/state"], "--state is within the tables of --out"),
-        (
-            [*SERVER, "--since", "2026-06-02", "--until", "2026-06-02"],
-            "--until is not after --since",
-        ),
-        (["--events", "kafka:a b"], "the topic must be 1 to 249 letters"),
-        ([*SERVER, "--engine", "duckdb", "--master", "local"], "DuckDB reads a topic or a local"),
-    ],
-)
+@pytest.mark.parametrize(("more", "problem"), table(__file__, "report_mistakes"))
 def test_mistakes_are_one_line(
     more: list[str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

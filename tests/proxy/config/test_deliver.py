@@ -9,6 +9,7 @@ from metrics.delivery.selection import Kinds, parse_target
 from proxy.config import Config
 from proxy.errors import ConfigError
 from tests.support import settings
+from tests.support.tables import table
 
 SCRAM = {
     "security.protocol": "SASL_PLAINTEXT",
@@ -16,10 +17,6 @@ SCRAM = {
     "sasl.username": "proxy",
     "sasl.password": "env:PASSWORD",
 }
-TO = {"to": "kafka:a"}
-SERVERS = {"bootstrap.servers": "b:1"}
-CLEAR = {"security.protocol": "SASL_PLAINTEXT"}
-RELAYED = {"sasl.termination": "broker"}
 
 
 def config(
@@ -55,22 +52,7 @@ def test_settings() -> None:
     assert found.drain_ms == 10_000
 
 
-@pytest.mark.parametrize(
-    ("deliver", "more", "problem"),
-    [
-        ({"to": "topic"}, {}, r"events\.deliver\.to: must be kafka:TOPIC"),
-        ({"to": 7}, {}, r"events\.deliver\.to: must be kafka:TOPIC.*, got 7"),
-        ({"to": "kafka:a/b"}, {}, "the topic must be"),
-        (TO, {"directory": None}, r"events\.directory: is required with deliver\.to"),
-        (TO | {"kinds": "most"}, {}, "must be 'all' or 'summary', got 'most'"),
-        (TO | {"hide": ["kind"]}, {}, "must be one of client_host"),
-        ({"kafka": SERVERS}, {}, r"kafka\.bootstrap\.servers: has no meaning without to: kafka:"),
-        ({"to": "file:///a"}, {}, r"must be kafka:TOPIC; a log shipper .* docs/fleet\.md"),
-        (TO | {"kafka": SCRAM}, {}, r"kafka\.bootstrap\.servers: is required with"),
-        (TO | {"kafka": SERVERS | CLEAR}, {}, r"kafka\.sasl\.mechanism: is required with security"),
-        (TO, {"listener": RELAYED, "upstream": CLEAR}, "is required: upstream configures no login"),
-    ],
-)
+@pytest.mark.parametrize(("deliver", "more", "problem"), table(__file__, "deliver_mistakes"))
 def test_mistakes(deliver: dict[str, Any], more: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         config(deliver, **more)

@@ -26,6 +26,7 @@ from tests.support.quotas import (
     alter_request,
     describe,
 )
+from tests.support.tables import table
 
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 
@@ -148,27 +149,7 @@ def filled() -> MemoryStore:
     return store
 
 
-@pytest.mark.parametrize(
-    ("components", "strict", "found"),
-    [
-        ([], True, []),
-        ([("user", 0, "a")], True, ["user:a"]),
-        ([("user", 0, "a")], False, ["user:a", "user:a+client-id:None", "user:a+client-id:c"]),
-        ([("user", 1, None)], True, ["user:None"]),
-        ([("user", 1, None)], False, ["user:None", "user:None+client-id:c"]),
-        ([("user", 2, None)], True, ["user:None", "user:a"]),
-        ([("user", 0, "<default>")], False, []),
-        (
-            [("user", 2, None), ("client-id", 2, None)],
-            True,
-            ["user:None+client-id:c", "user:a+client-id:None", "user:a+client-id:c"],
-        ),
-        ([("user", 0, "a"), ("client-id", 1, None)], True, ["user:a+client-id:None"]),
-        ([("client-id", 0, "c")], True, ["client-id:c"]),
-        ([("ip", 2, None)], False, ["ip:10.0.0.1"]),
-        ([("user", 0, "nobody")], False, []),
-    ],
-)
+@pytest.mark.parametrize(("components", "strict", "found"), table(__file__, "quota_filters"))
 @VERSIONS
 def test_filters_find_what_kafkas_find(
     filled: MemoryStore,
