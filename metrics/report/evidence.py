@@ -20,7 +20,9 @@ def evidence(row: Row) -> str:
         case Verdict.READY:
             parts = _ready(row)
         case Verdict.UNPROVEN:
-            parts = [_unproven(row)]
+            never = "speaks v1 or later, was never given a lifetime"
+            given = "was given a lifetime, but never stayed to its end"
+            parts = [given if row["announced_ms"] else never]
         case _ if row["principal"] is not None:
             parts = [
                 "a session was used past its end, or its lifetime is not in the log, and an older"
@@ -95,9 +97,3 @@ def _incapable(row: Row) -> str:
     if raw:
         return f"raw SASL tokens (SaslHandshake v0) on {number(raw)} of {count(of, 'connection')}"
     return f"SaslAuthenticate v0 on {number(old)} of {count(of, 'connection')}"
-
-
-def _unproven(row: Row) -> str:
-    if not row["announced_ms"]:
-        return "speaks v1 or later, was never given a lifetime"
-    return "was given a lifetime, but never stayed to its end"

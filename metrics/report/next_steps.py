@@ -194,12 +194,7 @@ def _command(principal: str, kind: str, name: str, operations: Sequence[str]) ->
     words = [
         "--add",
         f"--allow-principal={principal}",
-        *(f"--operation={_camel(each)}" for each in operations),
+        *(f"--operation={each.title().replace('_', '')}" for each in operations),
         resource,
     ]
     return f"kafka-acls --bootstrap-server HOST:PORT {shlex.join(words)}"
-
-
-def _camel(operation: str) -> str:
-    """Return an operation as kafka-acls spells it: `DESCRIBE_CONFIGS` becomes `DescribeConfigs`."""
-    return "".join(part.capitalize() for part in operation.split("_"))

@@ -68,26 +68,26 @@ _ENGINES = {
 
 
 def page(facts: Facts) -> str:
-    """Write the page; a section without content is left out."""
+    """Write the page; a section without facts is left out."""
     sections = (
-        ("principals", "By principal", _by_principal(facts)),
-        ("groups", "By group", _by_group(facts)),
-        ("lifetimes", "What would a lifetime break?", _what_if(facts)),
-        ("kafka-4", "Breaks at Kafka 4.0", _kafka_4(facts)),
-        ("storms", "Storms and latency", _storms(facts)),
-        ("trend", "Trend", _trend(facts)),
-        ("rollout", "Rollout", _rollout(facts)),
-        ("tokens", "Tokens too short", _tokens(facts)),
-        ("failures", "Failed authentications", _failures(facts)),
-        ("next", "What to do next", _next_steps(facts)),
-        ("acl-use", "ACLs and their use", _acls(facts)),
-        ("clients", "Clients and their evidence", _clients(facts)),
-        ("read", "What was read", _input(facts)),
+        ("principals", "By principal", facts["principals"], _by_principal),
+        ("groups", "By group", facts["by_group"]["groups"], _by_group),
+        ("lifetimes", "What would a lifetime break?", facts["what_if"], _what_if),
+        ("kafka-4", "Breaks at Kafka 4.0", facts["breaks_at_kafka_4"]["clients"], _kafka_4),
+        ("storms", "Storms and latency", facts["storms"]["profile"], _storms),
+        ("trend", "Trend", facts["trend"]["days"], _trend),
+        ("rollout", "Rollout", facts["rollout"]["days"], _rollout),
+        ("tokens", "Tokens too short", facts["short_tokens"], _tokens),
+        ("failures", "Failed authentications", facts["failures"], _failures),
+        ("next", "What to do next", facts, _next_steps),
+        ("acl-use", "ACLs and their use", any(facts["acls"].values()), _acls),
+        ("clients", "Clients and their evidence", facts["clients"], _clients),
+        ("read", "What was read", facts, _input),
     )
     written, links = "", ""
-    for name, title, content in sections:
-        if content:
-            written += f'<section id="{name}"><h2>{title}</h2>{content}</section>'
+    for name, title, shown, section in sections:
+        if shown:
+            written += f'<section id="{name}"><h2>{title}</h2>{section(facts)}</section>'
             links += f'<li><a href="#{name}">{title}</a></li>'
     contents = f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
     body = f"{summary(facts)}{contents}{written}"
@@ -101,8 +101,6 @@ def run_mark(run_id: str) -> str:
 
 def _by_principal(facts: Facts) -> str:
     rows = facts["principals"]
-    if not rows:
-        return ""
     verdicts = facts["principals_by_verdict"]
     total = sum(verdicts.values())
     return (
@@ -115,8 +113,6 @@ def _by_principal(facts: Facts) -> str:
 
 def _by_group(facts: Facts) -> str:
     rows, total = facts["by_group"]["groups"], facts["by_group"]["group_count"]
-    if not rows:
-        return ""
     return (
         '<p class="soft">Clients of the members of each group, the worst first; who is a member '
         "of several stands in each. A group can be enforced when all these clients are ready."
@@ -126,8 +122,6 @@ def _by_group(facts: Facts) -> str:
 
 def _what_if(facts: Facts) -> str:
     rows, missing = facts["what_if"], facts["lines"]["missing"] > 0
-    if not rows:
-        return ""
     return (
         '<p class="soft">Connections that each lifetime would have killed, or might have '
         "(unproven).</p>"
@@ -139,8 +133,6 @@ def _what_if(facts: Facts) -> str:
 
 def _kafka_4(facts: Facts) -> str:
     breaks = facts["breaks_at_kafka_4"]
-    if not breaks["clients"]:
-        return ""
     return (
         '<p class="soft">Clients that use versions of APIs that Kafka 4.0 dropped (KIP-896), '
         "those with most connections first; whether they re-authenticate is another matter. "
@@ -152,8 +144,6 @@ def _kafka_4(facts: Facts) -> str:
 
 def _storms(facts: Facts) -> str:
     storms = facts["storms"]
-    if not storms["profile"]:
-        return ""
     return (
         '<p class="soft">Authentications in the busiest minute of each stretch of time. Many at '
         "one moment come from a restart, or from lifetimes that began together.</p>"
@@ -166,8 +156,6 @@ def _storms(facts: Facts) -> str:
 
 def _trend(facts: Facts) -> str:
     trend = facts["trend"]
-    if not trend["days"]:
-        return ""
     return (
         '<p class="soft">Clients seen on each day, as they were known at its end; without those '
         f"that never logged in. {_outlook(facts)}</p>{plots.trend(trend['days'])}"
@@ -196,8 +184,6 @@ def _outlook(facts: Facts) -> str:
 
 def _rollout(facts: Facts) -> str:
     rollout, steps = facts["rollout"], facts["next_steps"]
-    if not rollout["days"]:
-        return ""
     blocks = (
         ("waves of ready principals", steps["waves"]),
         ("all principals but the exceptions, also those that were never seen", steps["exceptions"]),
@@ -220,8 +206,6 @@ def _rollout(facts: Facts) -> str:
 
 def _tokens(facts: Facts) -> str:
     rows = facts["short_tokens"]
-    if not rows:
-        return ""
     return (
         '<p class="soft">Connections that were used past the end of the token they logged in '
         "with, or tokens of less than a minute.</p>"
@@ -232,8 +216,6 @@ def _tokens(facts: Facts) -> str:
 
 def _failures(facts: Facts) -> str:
     rows = facts["failures"]
-    if not rows:
-        return ""
     return (
         '<p class="soft">Each failure closed a connection.</p>'
         f"<details><summary>{count(sum(row['count'] for row in rows), 'failure')}</summary>"
@@ -243,8 +225,6 @@ def _failures(facts: Facts) -> str:
 
 def _acls(facts: Facts) -> str:
     acls = facts["acls"]
-    if not any(acls.values()):
-        return ""
     verdicts = Counter(row["verdict"] for row in acls["verdicts"])
     told = ", ".join(f"{count(amount, 'principal')} {name}" for name, amount in verdicts.items())
     parts = []
@@ -335,8 +315,6 @@ def _missing_acls(rows: Sequence[Mapping[str, Any]], left_out: int) -> str:
 
 def _clients(facts: Facts) -> str:
     rows: Sequence[Mapping[str, Any]] = facts["clients"]
-    if not rows:
-        return ""
     shown = rows[: tables.CLIENTS_SHOWN]
     known, never = sum(logged_in(facts).values()), facts["never_logged_in"]
     more = (

@@ -24,7 +24,7 @@ from proxy.acl.model import (
     ResourceType,
     exactly,
 )
-from proxy.cli.common import option, principal_name
+from proxy.cli.common import option, principal_name, utf8
 from sasl.identity import GROUP_TYPE, USER_TYPE
 
 MAX_TEXT: Final = 8_000
@@ -312,14 +312,10 @@ def principal(given: str) -> str:
 def text(given: str) -> str:
     """Return text, stripped. Raises BadParameter if it cannot be sent or stored."""
     stripped = given.strip()
-    if not stripped:
+    if not utf8(stripped):
         raise typer.BadParameter("a name must not be empty")
     if len(stripped) > MAX_TEXT:
         raise typer.BadParameter(f"a name is longer than {MAX_TEXT} characters")
-    try:
-        stripped.encode()
-    except UnicodeEncodeError:
-        raise typer.BadParameter("a name is not UTF-8 text") from None
     return stripped
 
 

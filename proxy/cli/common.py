@@ -160,6 +160,14 @@ def user_name(given: str) -> str:
     return given.removeprefix("User:")
 
 
+def utf8(name: str) -> bytes:
+    """Return a name in UTF-8. Raises BadParameter if the terminal sent other bytes."""
+    try:
+        return name.encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter("a name is not UTF-8 text") from None
+
+
 def principal_name(given: str) -> str:
     """Return a principal; a bare name is a user's."""
     return given if ":" in given else f"User:{given}"

@@ -5,10 +5,10 @@ import shlex
 import signal
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -156,25 +156,10 @@ def deliver(
         else:
             whole = loop.attempt()
         delivered = loop.delivered
-        say(f"{delivered.events} events delivered{_set_aside(delivered.set_aside)}")
+        aside = f", {delivered.set_aside} lines set aside" if delivered.set_aside else ""
+        say(f"{delivered.events} events delivered{aside}")
         if loop.left or not whole:
             raise fail("not all events were delivered", Exit.REFUSED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolStatus:
-    """Status of the delivery of a folder."""
-
-    folder: str
-    target: str
-    waiting_bytes: int
-    """Bytes that are not delivered."""
-    oldest_waiting_ms: int | None
-    """Time at or after which the oldest of them was written, epoch ms: its file was begun then, or
-    last changed; None if none waits."""
-    delivered_ms: int | None
-    """When the position of the delivery to this target last changed, epoch ms; None if nothing was
-    delivered to it."""
 
 
 @app.command(name="list")
@@ -225,20 +210,20 @@ def status(
     from proxy.ops.status.text import ago, size
 
     now_ms = time.time_ns() // 1_000_000
-    oldest, delivered = found.oldest_waiting_ms, found.delivered_ms
+    oldest, delivered = found["oldest_waiting_ms"], found["delivered_ms"]
     print_list(
         [found],
         output,
         items="deliveries",
         columns={
-            "Target": lambda one: one.target,
-            "Waiting": lambda one: size(one.waiting_bytes),
+            "Target": itemgetter("target"),
+            "Waiting": lambda one: size(one["waiting_bytes"]),
             "Oldest": lambda _: "-" if oldest is None else f"up to {ago(oldest, now_ms)}",
             "Delivered": lambda _: "never" if delivered is None else ago(delivered, now_ms),
-            "Folder": lambda one: one.folder,
+            "Folder": itemgetter("folder"),
         },
-        document=asdict,
-        name=lambda one: one.target,
+        document=dict,
+        name=itemgetter("target"),
         wide=("Folder",),
     )
 
@@ -263,8 +248,13 @@ def _configured(config: Path | None) -> "tuple[Path, Target]":
     return folder, target
 
 
-def _status(folder: Path, target: "Target") -> SpoolStatus:
-    """Look at a folder, and change nothing in it. Raises OSError."""
+def _status(folder: Path, target: "Target") -> dict[str, Any]:
+    """Return the status of the delivery of a folder, and change nothing in it. Raises OSError.
+
+    Times are epoch ms: `oldest_waiting_ms` is when the file of the oldest waiting event was begun
+    or last changed, None if none waits; `delivered_ms` is when the position of the delivery last
+    changed, None if nothing was delivered to the target.
+    """
     from metrics.delivery.deliverer import waiting_in
     from metrics.delivery.position import NAME, Position
     from metrics.delivery.spool import Spool
@@ -279,14 +269,10 @@ def _status(folder: Path, target: "Target") -> SpoolStatus:
     if position.is_saved and position.names():
         with suppress(FileNotFoundError):
             delivered_ms = round((folder / NAME).lstat().st_mtime * 1000)
-    return SpoolStatus(
-        folder=str(folder),
-        target=str(target),
-        waiting_bytes=waiting.bytes,
-        oldest_waiting_ms=None if waiting.since is None else round(waiting.since * 1000),
-        delivered_ms=delivered_ms,
-    )
-
-
-def _set_aside(lines: int) -> str:
-    return f", {lines} lines set aside" if lines else ""
+    return {
+        "folder": str(folder),
+        "target": str(target),
+        "waiting_bytes": waiting.bytes,
+        "oldest_waiting_ms": None if waiting.since is None else round(waiting.since * 1000),
+        "delivered_ms": delivered_ms,
+    }

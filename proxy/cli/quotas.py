@@ -26,6 +26,7 @@ from proxy.cli.common import (
     say,
     takes_groups,
     user_name,
+    utf8,
 )
 from proxy.cli.listing import Output, OutputOption, print_document, print_list, require_document
 from proxy.cli.token import Membership
@@ -122,18 +123,9 @@ def _entity(**parts: Name) -> QuotaEntity:
 
 
 def _names(given: Sequence[str], default: bool) -> tuple[Name, ...]:
-    for name in given:
-        _check(name)
-    return (*dict.fromkeys(given), *([DEFAULT] if default else []))
-
-
-def _check(name: str) -> None:
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise typer.BadParameter("a name is not UTF-8 text") from None
-    if size > MAX_NAME:
+    if any(len(utf8(name)) > MAX_NAME for name in given):
         raise typer.BadParameter(f"a name is longer than {MAX_NAME} bytes")
+    return (*dict.fromkeys(given), *([DEFAULT] if default else []))
 
 
 @app.command(name="list")

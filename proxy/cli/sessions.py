@@ -115,8 +115,8 @@ def list_sessions(
     selector, path = selected.selector(), running.admin_socket()
     while True:
         found, silent = query("sessions", selector, path)
-        if watch:
-            _clear()
+        if watch and sys.stdout.isatty():
+            say("\x1b[H\x1b[2J")
         print_sessions(sorted(found, key=sort.key), output)
         refuse_incomplete(silent)
         if not watch:
@@ -198,11 +198,6 @@ def drain(
         refuse_incomplete(silent)
         drained += len(ended)
     say(f"{drained} of {len(found)} drained")
-
-
-def _clear() -> None:
-    if sys.stdout.isatty():
-        say("\x1b[H\x1b[2J")
 
 
 def query(kind: str, selector: Selector, path: Path) -> tuple[list[SessionFacts], list[str]]:

@@ -29,6 +29,7 @@ from proxy.cli.common import (
     say,
     takes_groups,
     user_name,
+    utf8,
 )
 from proxy.cli.listing import Output, OutputOption, print_list
 from proxy.errors import ConfigError
@@ -109,21 +110,13 @@ def add(
     iterations: Iterations = DEFAULT_ITERATIONS,
 ) -> None:
     """Add a user, or replace its password for this mechanism."""
-    _check_name(name)
+    if not utf8(name):
+        raise typer.BadParameter("the name must not be empty")
     with place.opened(to_change=True) as users:
         password = _password(password_file)
         verifier = ScramCredential.from_password(mechanism, password, new_salt(), iterations)
         users.alter_credentials(upsert={(name, mechanism): verifier})
     say(f"{printable(name)} may log in with {mechanism.value}")
-
-
-def _check_name(name: str) -> None:
-    if not name:
-        raise typer.BadParameter("the name must not be empty")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise typer.BadParameter("the name is not UTF-8 text") from None
 
 
 @app.command(name="list")

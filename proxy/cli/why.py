@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 
     from metrics.event_reader import Wanted
 
-_Event = dict[str, Any]
-_OF_CLIENT: Final = ("principal", "claimed_principal", "client_id", "client_host")
-"""Fields of a client whose failures of logins may be equal."""
+_Row = dict[str, Any]
+_OF_FAILURE: Final = ("words", "principal", "claimed_principal", "client_id", "client_host")
+"""Fields of equal failures of logins."""
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -143,16 +144,18 @@ def since_ms(text: str) -> int:
             raise typer.BadParameter(f"--since: {text!r} is not 90s, 4h or a time") from None
 
 
-def _joined(events: "Iterable[_Event]") -> "list[_Event]":
+def _joined(rows: "Iterable[_Row]") -> "list[_Row]":
     """Return the last of equal failures of logins, with their number and first time."""
-    from metrics.event_words import in_words
+    from proxy.ops.status.text import moment, number
 
-    found: dict[object, _Event] = {}
-    for number, event in enumerate(events):
-        of_login = event["kind"] == "failed"
-        key = (in_words(event), *map(event.get, _OF_CLIENT)) if of_login else number
-        first = found.pop(key, {"first_ms": event["timestamp_ms"], "times": 0})
-        found[key] = event | {"first_ms": first["first_ms"], "times": first["times"] + 1}
+    found: dict[object, _Row] = {}
+    for at, row in enumerate(rows):
+        key = tuple(map(row.get, _OF_FAILURE)) if row["kind"] == "failed" else at
+        first = found.pop(key, {"first_ms": row["timestamp_ms"], "times": 0})
+        found[key] = row | {"first_ms": first["first_ms"], "times": first["times"] + 1}
+    for row in found.values():
+        if row["times"] > 1:
+            row["words"] += f", {number(row['times'])} times since {moment(row['first_ms'])}"
     return [*found.values()]
 
 
@@ -161,19 +164,14 @@ def print_events(wanted: "Wanted", log: EventLog, output: Output, *, joined: boo
     Exit."""
     from metrics.event_reader import MAX_EVENTS, select
     from metrics.event_words import advice, in_words
-    from proxy.ops.status.text import moment, number
+    from proxy.ops.status.text import moment
 
     with log.lines(wanted.since_ms) as lines:
         found = select(lines, wanted)
-
-    def described(event: "_Event") -> str:
-        if event.get("times", 1) == 1:
-            return in_words(event)
-        times, first = number(event["times"]), moment(event["first_ms"])
-        return f"{in_words(event)}, {times} times since {first}"
+    rows = [one | {"words": in_words(one), "would_help": advice(one)} for one in found.events]
 
     print_list(
-        _joined(found.events) if joined else found.events,
+        _joined(rows) if joined else rows,
         output,
         items="events",
         columns={
@@ -183,16 +181,16 @@ def print_events(wanted: "Wanted", log: EventLog, output: Output, *, joined: boo
             ),
             "Client id": lambda event: event.get("client_id") or "-",
             "Host": lambda event: event.get("client_host") or "-",
-            "Event": described,
-            "Would help": lambda event: advice(event) or "-",
+            "Event": itemgetter("words"),
+            "Would help": lambda event: event["would_help"] or "-",
         },
-        document=lambda event: event | {"words": in_words(event), "would_help": advice(event)},
+        document=dict,
         name=lambda event: str(event.get("connection_id", "-")),
         wide=("Would help",),
         left_out=("Host",),
     )
     if output is Output.TABLE:
-        for one in dict.fromkeys(filter(None, map(advice, found.events))):
+        for one in dict.fromkeys(row["would_help"] for row in rows if row["would_help"]):
             note(f"would help: {one}")
     if found.more:
         note(f"only the latest {MAX_EVENTS} are listed, {found.more} are left out")

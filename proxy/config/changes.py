@@ -49,9 +49,13 @@ def in_force(start: Config, before: Config, new: Config) -> Config:
     at_start = {one.name: one for one in start.listeners}
     held = at_start | {one.name: one for one in before.listeners}
     listeners = tuple(
-        _with_tokens_of(held[one.name], one)
-        if one.name in at_start and not _can_follow(at_start[one.name], one)
-        else one
+        one
+        if one.name not in at_start or _can_follow(at_start[one.name], one)
+        else one.model_copy(
+            update={
+                name: getattr(held[one.name], name) for name in OauthbearerSettings.model_fields
+            }
+        )
         for one in new.listeners
     )
     return new.model_copy(update={"listeners": listeners})
@@ -60,12 +64,6 @@ def in_force(start: Config, before: Config, new: Config) -> Config:
 def _can_follow(start: Listener, new: Listener) -> bool:
     before, after = start.token_issuers().keys(), new.token_issuers().keys()
     return after <= before and bool(after) == bool(before)
-
-
-def _with_tokens_of(old: Listener, new: Listener) -> Listener:
-    return new.model_copy(
-        update={name: getattr(old, name) for name in OauthbearerSettings.model_fields}
-    )
 
 
 def _changed(prefix: str, old: Section, new: Section) -> Iterator[tuple[str, bool]]:

@@ -62,12 +62,8 @@ for _tag, _pattern, _first in (
     )
 
 
-def _whole_number(_loader: _Loader, node: ScalarNode) -> int:
-    # PyYAML's own constructor reads 010 as 8
-    return int(node.value)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
+# PyYAML's own constructor reads 010 as 8
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
 
 
 class NotADocument(ConfigError):

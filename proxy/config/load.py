@@ -222,7 +222,7 @@ def _config_errors(error: "ValidationError") -> list[ConfigError]:
         for one in others
         if not (one["type"] == "missing" and one["loc"] in meant) and not _is_emptied(one, every)
     ]
-    return [_config_error(one) for one in misspelt + causes]
+    return [ConfigError(_key_path(_location(one)), _problem(one)) for one in misspelt + causes]
 
 
 def _repair(mapping: dict[str, Any], every: "Sequence[ErrorDetails]") -> None:
@@ -256,11 +256,6 @@ def _is_emptied(error: "ErrorDetails", every: "Sequence[ErrorDetails]") -> bool:
     return error["type"] == "too_short" and any(
         len(one["loc"]) > len(location) and one["loc"][: len(location)] == location for one in every
     )
-
-
-def _config_error(error: "ErrorDetails") -> ConfigError:
-    cause = error.get("ctx", {}).get("error")
-    return ConfigError(_key_path(_location(error)), _problem(error, cause))
 
 
 def _location(error: "ErrorDetails") -> _Location:
@@ -297,10 +292,10 @@ _SENTENCES = {
 """Messages by pydantic's type of error."""
 
 
-def _problem(error: "ErrorDetails", cause: object) -> str:
+def _problem(error: "ErrorDetails") -> str:
     match error["type"]:
         case "value_error":
-            return str(cause)
+            return str(error["ctx"]["error"])
         case "extra_forbidden":
             return _unknown_key(error["loc"])
         case kind:

@@ -259,11 +259,9 @@ def _listeners(listeners: Sequence[ListenerFacts]) -> Markup:
 
 
 def _conditions(conditions: Sequence[Condition], runbooks_url: str | None) -> Markup:
-    title = tag("h2", "Brokers, keys, events and modes")
-    if not conditions:
-        return _section(title, tag("p", "Nothing is known yet.", class_="dim"))
     rows = (condition_row(one, runbooks_url) for one in conditions)
-    return _section(title, _table("conditions", CONDITION_HEADINGS, rows, len(conditions)))
+    table = _table("conditions", CONDITION_HEADINGS, rows, len(conditions), "Nothing is known yet.")
+    return _section(tag("h2", "Brokers, keys, events and modes"), table)
 
 
 def _links(about: About) -> Markup:
@@ -286,10 +284,8 @@ def _links(about: About) -> Markup:
 def _incidents(overview: Overview, selector: Selector) -> Markup:
     found = snapshot.incidents(overview, selector.principal)
     rows = (incident_row(one, overview.taken_ms) for one in found[:MAX_INCIDENTS])
-    title = tag("h2", "Recent incidents")
-    if not found:
-        return _section(title, tag("p", "No recent incidents.", class_="dim"))
-    return _section(title, _table("incidents", INCIDENT_HEADINGS, rows, len(found)))
+    table = _table("incidents", INCIDENT_HEADINGS, rows, len(found), "No recent incidents.")
+    return _section(tag("h2", "Recent incidents"), table)
 
 
 def _principals(
@@ -305,9 +301,8 @@ def _principals(
         method="get",
         action="/",
     )
-    if not by_principal:
-        return _section(title, form, tag("p", "No connection.", class_="dim"))
-    return _section(title, form, _table("principals", GROUP_HEADINGS, rows, len(by_principal)))
+    table = _table("principals", GROUP_HEADINGS, rows, len(by_principal), "No connection.")
+    return _section(title, form, table)
 
 
 def _sessions(overview: Overview) -> Markup:
@@ -327,9 +322,16 @@ def _section(*content: Markup) -> Markup:
 
 
 def _table(
-    what: str, headings: Sequence[str], rows: Iterable[Sequence[Markup]], total: int
+    what: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Markup]],
+    total: int,
+    empty: str = "",
 ) -> Markup:
-    """Return a table with the rows that fit into `MAX_BYTES`, and the number of those left out."""
+    """Return a table with the rows that fit into `MAX_BYTES`, and the number of those left out; the
+    sentence `empty` if there are no rows."""
+    if not total and empty:
+        return tag("p", empty, class_="dim")
     shown = list(_within(MAX_BYTES[what], (_row(headings, cells) for cells in rows)))
     head = tag("thead", tag("tr", *(tag("th", heading) for heading in headings)))
     table = tag("table", head, tag("tbody", *shown))
