@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from typing import Final, final
+from typing import Final, NamedTuple
 
 from metrics.events import MAX_INTERVALS
 
@@ -15,20 +15,14 @@ LAST_MINUTE_BIT: Final = 62
 """Highest bit of a signed 64-bit integer, apart from the sign."""
 
 
-@final
-class Usage:
+class Usage(NamedTuple):
     """Totals of a connection since it began, without the requests of SASL."""
 
-    __slots__ = ("last_request", "request_bytes", "requests", "response_bytes")
-
-    def __init__(
-        self, requests: int, request_bytes: int, response_bytes: int, last_request: float | None
-    ) -> None:
-        self.requests: Final = requests
-        self.request_bytes: Final = request_bytes
-        self.response_bytes: Final = response_bytes
-        self.last_request: Final = last_request
-        """Time of the last request in monotonic seconds; None before the first request."""
+    requests: int
+    request_bytes: int
+    response_bytes: int
+    last_request: float | None
+    """Time of the last request in monotonic seconds; None before the first request."""
 
 
 NO_USAGE: Final = Usage(0, 0, 0, None)

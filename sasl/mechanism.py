@@ -14,7 +14,7 @@ Rules of an exchange:
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol, final
+from typing import Final, NamedTuple, Protocol, final
 
 from sasl.identity import Identity, LoginFacts
 
@@ -90,20 +90,10 @@ PASSWORD: Final = LoginFacts()
 """Facts of a login without a token."""
 
 
-@final
-class Challenge:
+class Challenge(NamedTuple):
     """The exchange continues: `data` is sent, and another message is expected."""
 
-    __slots__ = ("data",)
-
-    def __init__(self, data: bytes) -> None:
-        self.data: Final = data
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Challenge) and self.data == other.data
-
-    def __hash__(self) -> int:
-        return hash(self.data)
+    data: bytes
 
 
 @final

@@ -18,7 +18,7 @@ Time is monotonic seconds and always an argument.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, final
+from typing import NamedTuple
 
 from sasl import messages
 from sasl.identity import USER_TYPE, Identity, LoginFacts
@@ -54,31 +54,20 @@ ALREADY_AUTHENTICATED = "SaslAuthenticate request received after successful auth
 """Kafka's message for a SaslAuthenticate without a SaslHandshake before it."""
 
 
-@final
-class Outcome:
+class Outcome(NamedTuple):
     """Result of a message: the connection's next action. `Session.state` is the new state."""
 
-    __slots__ = ("awaits", "confirms", "relay_to", "reply")
-
-    def __init__(
-        self,
-        *,
-        reply: bytes | None = None,
-        awaits: KeysNeeded | PasswordCheck | None = None,
-        relay_to: Channel | None = None,
-        confirms: bool = False,
-    ) -> None:
-        self.reply: Final = reply
-        """Body of the response, or content of the frame for raw tokens; None for no response."""
-        self.awaits: Final = awaits
-        """Signing keys to fetch, or a password to check, before anything else; then call `resume`.
-        None if the message was processed."""
-        self.relay_to: Final = relay_to
-        """Connection to the broker for the unchanged frame; pass the answer to
-        `RelayedSession.answered` before anything else. None if the frame is not relayed."""
-        self.confirms: Final = confirms
-        """True if the broker must be asked at once whether the exchange is complete
-        (`RelayedSession.confirmed`)."""
+    reply: bytes | None = None
+    """Body of the response, or content of the frame for raw tokens; None for no response."""
+    awaits: KeysNeeded | PasswordCheck | None = None
+    """Signing keys to fetch, or a password to check, before anything else; then call `resume`.
+    None if the message was processed."""
+    relay_to: Channel | None = None
+    """Connection to the broker for the unchanged frame; pass the answer to
+    `RelayedSession.answered` before anything else. None if the frame is not relayed."""
+    confirms: bool = False
+    """True if the broker must be asked at once whether the exchange is complete
+    (`RelayedSession.confirmed`)."""
 
 
 NO_REPLY = Outcome()

@@ -10,7 +10,7 @@ is looked at again. A frame that is forwarded unchanged at a first look needs no
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 from proxy.acl.decision import Used
 from proxy.connection.fingerprints import Basis
@@ -219,28 +219,17 @@ class RunLongTask:
     long_task: LongTask
 
 
-@final
-class Close:
+class Close(NamedTuple):
     """Close both sides once everything was sent; the connection must not be called afterwards."""
 
-    __slots__ = ("after_broker", "delay", "farewell", "reason")
-
-    def __init__(
-        self,
-        *,
-        reason: CloseReason,
-        delay: float = 0.0,
-        farewell: bytes | None = None,
-        after_broker: bool = False,
-    ) -> None:
-        self.reason: Final = reason
-        self.delay: Final = delay
-        """Delay before the close in seconds (`connection.failed.authentication.delay.ms`)."""
-        self.farewell: Final = farewell
-        """Frame for the client, sent after the delay."""
-        self.after_broker: Final = after_broker
-        """True if the client's connection is closed only after the broker has read everything and
-        closed its side."""
+    reason: CloseReason
+    delay: float = 0.0
+    """Delay before the close in seconds (`connection.failed.authentication.delay.ms`)."""
+    farewell: bytes | None = None
+    """Frame for the client, sent after the delay."""
+    after_broker: bool = False
+    """True if the client's connection is closed only after the broker has read everything and
+    closed its side."""
 
 
 @final
@@ -322,21 +311,15 @@ class Answer:
         """Minimum throttle time to announce, in milliseconds."""
 
 
-@final
-class SessionChanged:
+class SessionChanged(NamedTuple):
     """The SASL session has changed its state."""
 
-    __slots__ = ("confirms", "frame", "is_relayed")
-
-    def __init__(
-        self, frame: bytes | None, *, confirms: bool = False, is_relayed: bool = False
-    ) -> None:
-        self.frame: Final = frame
-        """Answer to the client; None if there is no answer."""
-        self.confirms: Final = confirms
-        """True if the broker must be asked at once whether the login is complete."""
-        self.is_relayed: Final = is_relayed
-        """True if the broker decided, and so delayed the answer to a failure itself."""
+    frame: bytes | None
+    """Answer to the client; None if there is no answer."""
+    confirms: bool = False
+    """True if the broker must be asked at once whether the login is complete."""
+    is_relayed: bool = False
+    """True if the broker decided, and so delayed the answer to a failure itself."""
 
 
 @final
@@ -370,36 +353,24 @@ class Done:
     """Nothing more can be processed until more bytes arrive, or a hold is released."""
 
 
-@final
-class Misrouted:
+class Misrouted(NamedTuple):
     """The client connected to the wrong broker (KIP-1242)."""
 
-    __slots__ = ("answer", "request")
-
-    def __init__(self, answer: Answer, request: ApiVersionsRequest) -> None:
-        self.answer: Final = answer
-        """Answer with the error."""
-        self.request: Final = request
+    answer: Answer
+    """Answer with the error."""
+    request: ApiVersionsRequest
 
 
-@final
-class Expired:
+class Expired(NamedTuple):
     """A request uses an expired session, and does not renew it (KIP-368)."""
 
-    __slots__ = ("api_key",)
-
-    def __init__(self, api_key: int) -> None:
-        self.api_key: Final = api_key
+    api_key: int
 
 
-@final
-class NeedMemory:
+class NeedMemory(NamedTuple):
     """Reserve memory for a long frame, then look at it again."""
 
-    __slots__ = ("size",)
-
-    def __init__(self, size: int) -> None:
-        self.size: Final = size
+    size: int
 
 
 @final
@@ -415,30 +386,22 @@ class Wait:
         """Command that ends the wait; None if time or the broker's bytes end it."""
 
 
-@final
-class Work:
+class Work(NamedTuple):
     """A stage needs the result of long work, done in steps."""
 
-    __slots__ = ("size", "steps")
-
-    def __init__(self, steps: Steps[Any], size: int) -> None:
-        self.steps: Final = steps
-        self.size: Final = size
-        """Size in bytes of the message that is processed."""
+    steps: Steps[Any]
+    size: int
+    """Size in bytes of the message that is processed."""
 
 
-@final
-class Ask:
+class Ask(NamedTuple):
     """A stage needs the broker's response to a Metadata request of the proxy's own.
 
     It resumes with the response after its size, or None if the broker does not offer the version.
     """
 
-    __slots__ = ("api_version", "frame")
-
-    def __init__(self, api_version: int, frame: bytes) -> None:
-        self.api_version: Final = api_version
-        self.frame: Final = frame
+    api_version: int
+    frame: bytes
 
 
 Verdict = (

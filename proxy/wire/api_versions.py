@@ -21,7 +21,7 @@ import re
 from collections.abc import Generator, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from proxy import __version__
 from proxy.errors import BrokerFault, ClientFault
@@ -77,20 +77,14 @@ class ClientSoftware:
 NO_SOFTWARE: Final = ClientSoftware(name="", version="")
 
 
-@final
-class ApiVersionsRequest:
+class ApiVersionsRequest(NamedTuple):
     """Content of a client's request."""
 
-    __slots__ = ("cluster_id", "node_id", "software")
-
-    def __init__(
-        self, software: ClientSoftware, cluster_id: str | None = None, node_id: int = NO_NODE
-    ) -> None:
-        self.software: Final = software
-        self.cluster_id: Final = cluster_id
-        """Id of the cluster that the client means; None if the client does not know it."""
-        self.node_id: Final = node_id
-        """Id of the node that the client means; `NO_NODE` if the client does not know it."""
+    software: ClientSoftware
+    cluster_id: str | None = None
+    """Id of the cluster that the client means; None if the client does not know it."""
+    node_id: int = NO_NODE
+    """Id of the node that the client means; `NO_NODE` if the client does not know it."""
 
     @property
     def valid(self) -> bool:
