@@ -22,11 +22,13 @@ from proxy.store.sqlite.acls import SqliteAcls
 from sasl.credentials import NO_USERS, ScramCredential, ScramMechanism, ShapeShares
 
 if TYPE_CHECKING:
-    from proxy.store.brokers import Brokers
+    from proxy.store.brokers import Administration
 
 
 def open_store(
-    url: str, brokers: "Callable[[], Brokers] | None" = None, *, start: StoreStart | None = None
+    url: str,
+    brokers: "Callable[[], Administration] | None" = None,
+    start: StoreStart | None = None,
 ) -> Store:
     """Open the store at `sqlite:PATH` or `broker:PATH`.
 

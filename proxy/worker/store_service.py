@@ -34,7 +34,7 @@ from proxy.store import (
 )
 
 if TYPE_CHECKING:
-    from proxy.store.brokers import Brokers
+    from proxy.store.brokers import Administration
     from proxy.worker.acl_service import AclService
     from proxy.worker.quota_service import QuotaService
 
@@ -57,10 +57,10 @@ CHECK_EVERY: Final = 0.2
 def open_store_to_share(settings: config.Config, tls: ProxyTls, start: StoreStart | None) -> Store:
     """Open the store that the proxy started with, `start`. Raises StoreError."""
 
-    def brokers() -> "Brokers":
-        from proxy.store.brokers import Brokers
+    def brokers() -> "Administration":
+        from proxy.store.brokers import Administration
 
-        return Brokers(settings.upstream, open_access(settings.upstream, tls.upstream))
+        return Administration(settings.upstream, open_access(settings.upstream, tls.upstream))
 
     return open_store(settings.store.url, brokers, start=start)
 

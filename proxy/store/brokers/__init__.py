@@ -19,10 +19,10 @@ from typing import Final, Generic, TypeVar
 from proxy import config
 from proxy.acl.model import Acl, AclFilter, exactly
 from proxy.acl.validation import acl_refusal
-from proxy.admin import AdminClient, AdminError, KafkaError
+from proxy.admin import AdminClient, AdminError, FilterResult, KafkaError
 from proxy.brokers.access import Access
 from proxy.errors import ProxyError
-from proxy.quota.model import Changes, QuotaEntity
+from proxy.quota.model import Changes
 from proxy.store.interface import StoreError, StoreRefused, StoreStart
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.wire.error_codes import ErrorCode
@@ -103,64 +103,6 @@ class Done(Generic[T]):
         )
 
 
-class Brokers:
-    """Changes of the brokers' ACLs and quotas, one at a time. Raises StoreRefused."""
-
-    def __init__(self, upstream: config.Upstream, access: Access) -> None:
-        """`access` is used in the event loops of the changes. Do not use it in any other."""
-        self._administration = Administration(upstream, access)
-        self._lock = threading.Lock()
-
-    def create_acls(self, acls: Collection[Acl]) -> Done[Acl]:
-        """Add ACLs. Existing ones count as added."""
-        return Done.of(self._change(lambda admin: admin.create_acls(acls)).values())
-
-    def delete_acls(self, filters: Sequence[AclFilter]) -> Done[tuple[Acl, ...]]:
-        """Delete the ACLs that any of the filters matches; return those of each filter."""
-        results = self._change(lambda admin: admin.delete_acls(filters)).values()
-        found = [results[wanted] for wanted in filters]
-        refusals = [
-            error
-            for result in found
-            for error in (result.error, *(match.error for match in result.matches))
-            if error is not None
-        ]
-        # ACLs that this version does not know were never mirrored
-        deleted = [
-            tuple(
-                match.acl
-                for match in result.matches
-                if match.error is None and acl_refusal(match.acl) is None
-            )
-            for result in found
-        ]
-        return Done(deleted, refusals[0] if refusals else None)
-
-    def alter_quotas(self, changes: Changes) -> Done[QuotaEntity]:
-        """Set and remove quotas."""
-        return Done.of(self._change(lambda admin: admin.alter_client_quotas(changes)).values())
-
-    def _change(self, change: Callable[[AdminClient], Awaitable[T]]) -> T:
-        async def run() -> T:
-            async with (
-                asyncio.timeout(CHANGE_TIMEOUT),
-                await self._administration.client() as admin,
-            ):
-                return await change(admin)
-
-        try:
-            with self._lock:
-                return asyncio.run(run())
-        except KafkaError as error:
-            if isinstance(error.__cause__, LoginError):
-                raise _unanswered(error) from None
-            raise _refused(error, _REFUSED) from None
-        except AdminError as error:
-            raise _unanswered(error) from None
-        except TimeoutError:
-            raise StoreRefused(ErrorCode.REQUEST_TIMED_OUT, f"{_NOT_KNOWN}.") from None
-
-
 def reason_of(error: ProxyError) -> str:
     """Return the reason for an error without the broker's message, which might repeat
     credentials."""
@@ -200,14 +142,23 @@ class BrokerStore(SqliteMirror):
     If the brokers reject a part of a change, the rest is mirrored.
     """
 
-    def __init__(self, path: Path, brokers: Brokers, start: StoreStart | None = None) -> None:
-        """`path` is the file of the mirror; with `start`, it must be the store of that start."""
+    def __init__(
+        self, path: Path, brokers: Administration, start: StoreStart | None = None
+    ) -> None:
+        """`path` is the file of the mirror; with `start`, it must be the store of that start.
+
+        `brokers` is used in the event loops of the changes. Do not use it in any other.
+        """
         super().__init__(path, start)
         self._brokers = brokers
+        self._lock = threading.Lock()
 
     def create_acls(self, acls: Collection[Acl]) -> int:
-        """Add ACLs at the brokers and in the mirror. Raises StoreRefused."""
-        done = self._brokers.create_acls(acls)
+        """Add ACLs at the brokers and in the mirror; existing ones count as added.
+
+        Raises StoreRefused.
+        """
+        done = Done.of(self._change(lambda admin: admin.create_acls(acls)).values())
         with _logged():
             self.note_acls(done.at, done.items, created=True)
             super().create_acls(done.items)
@@ -219,7 +170,8 @@ class BrokerStore(SqliteMirror):
 
         Raises StoreRefused.
         """
-        done = self._brokers.delete_acls(filters)
+        results = self._change(lambda admin: admin.delete_acls(filters)).values()
+        done = _deleted([results[wanted] for wanted in filters])
         deleted = dict.fromkeys(acl for found in done.items for acl in found)
         with _logged():
             self.note_acls(done.at, deleted, created=False)
@@ -229,12 +181,51 @@ class BrokerStore(SqliteMirror):
 
     def alter_quotas(self, changes: Changes) -> None:
         """Set and remove quotas at the brokers and in the mirror. Raises StoreRefused."""
-        done = self._brokers.alter_quotas(changes)
+        done = Done.of(self._change(lambda admin: admin.alter_client_quotas(changes)).values())
         altered = {entity: changes[entity] for entity in done.items}
         with _logged():
             self.note_quotas(done.at, altered)
             super().alter_quotas(altered)
         done.raise_refusal()
+
+    def _change(self, change: Callable[[AdminClient], Awaitable[T]]) -> T:
+        """Carry out one change at a time."""
+
+        async def run() -> T:
+            async with asyncio.timeout(CHANGE_TIMEOUT), await self._brokers.client() as admin:
+                return await change(admin)
+
+        try:
+            with self._lock:
+                return asyncio.run(run())
+        except KafkaError as error:
+            if isinstance(error.__cause__, LoginError):
+                raise _unanswered(error) from None
+            raise _refused(error, _REFUSED) from None
+        except AdminError as error:
+            raise _unanswered(error) from None
+        except TimeoutError:
+            raise StoreRefused(ErrorCode.REQUEST_TIMED_OUT, f"{_NOT_KNOWN}.") from None
+
+
+def _deleted(results: Sequence[FilterResult]) -> Done[tuple[Acl, ...]]:
+    """Return the ACLs that each filter has deleted."""
+    refusals = [
+        error
+        for result in results
+        for error in (result.error, *(match.error for match in result.matches))
+        if error is not None
+    ]
+    # ACLs that this version does not know were never mirrored
+    deleted = [
+        tuple(
+            match.acl
+            for match in result.matches
+            if match.error is None and acl_refusal(match.acl) is None
+        )
+        for result in results
+    ]
+    return Done(deleted, refusals[0] if refusals else None)
 
 
 @contextmanager

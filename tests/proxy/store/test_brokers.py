@@ -17,7 +17,7 @@ from proxy.handlers.acls import Acls
 from proxy.net.dialler import Dialler
 from proxy.quota.model import Quotas
 from proxy.store import StoreRefused
-from proxy.store.brokers import Brokers, BrokerStore, administrator
+from proxy.store.brokers import Administration, BrokerStore, administrator
 from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import acl, create_body, creation
 from tests.support.broker_store import (
@@ -48,7 +48,9 @@ PERHAPS = "It is not known whether the brokers made the change, or a part of it.
 @contextmanager
 def store_of(address: str, directory: Path, **more: Any) -> Iterator[BrokerStore]:
     upstream = settings_of(address, directory, **more).upstream
-    store = BrokerStore(directory / "state.db", Brokers(upstream, open_access(upstream, None)))
+    store = BrokerStore(
+        directory / "state.db", Administration(upstream, open_access(upstream, None))
+    )
     store.begin()
     try:
         yield store
@@ -268,7 +270,7 @@ def test_a_broker_that_is_silent_is_waited_for_no_longer_than_configured(
         assert refusal(lambda: store.create_acls([acl("a")])) == UNKNOWN
         assert "no answer within 0.3 s" in caplog.text
         peer.silent.clear()
-        store._brokers._administration._client._timeout_s = PATIENCE_SECONDS  # of a busy machine
+        store._brokers._client._timeout_s = PATIENCE_SECONDS  # of a busy machine
         store.create_acls([acl("b")])
         assert peer.acl_store.acls == {acl("b")} == shown(store)[0]
 
