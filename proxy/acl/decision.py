@@ -7,11 +7,15 @@ queues, and the connection knows nothing about individual APIs.
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
-from proxy.acl.model import Operation, ResourceType
+from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.errors import ProxyError
 from proxy.scheduling.steps import pausing
+from proxy.wire.codec import decode, encode
+from proxy.wire.schema import Message
+
+M = TypeVar("M", bound=Message)
 
 BodyTransform = Callable[[bytes], bytes]
 """Function that maps the body of the broker's response (after its header) to the body for the
@@ -267,6 +271,18 @@ class FetchSessions:
             self._ended()
 
 
+def changing(version: int, kind: type[M], change: Callable[[M], M]) -> BodyTransform:
+    """Return a transformation that applies `change` to the broker's response. An unchanged response
+    is not encoded again."""
+
+    def transform(body: bytes) -> bytes:
+        response = decode(kind, version, body)
+        changed = change(response)
+        return body if changed is response else encode(changed, version)
+
+    return transform
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inquiry:
     """Request to be judged, with its context."""
@@ -286,6 +302,52 @@ class Inquiry:
     """Fetch sessions of this connection (KIP-227) in which every topic is allowed now."""
     brokers_make_topics: bool = True
     """True if Metadata creates missing topics: the brokers' `auto.create.topics.enable`."""
+
+    def read(self, kind: type[M]) -> M:
+        """Return the decoded request. Raises Malformed."""
+        return decode(kind, self.api_version, self.body)
+
+    def encoded(self, message: Message) -> bytes:
+        """Return a request or response in the version of the request."""
+        return encode(message, self.api_version)
+
+    def answer(self, response: Message) -> Answer:
+        """Return the judgement that the proxy answers with this response."""
+        return Answer(self.encoded(response))
+
+    def on_response(self, kind: type[M], change: Callable[[M], M]) -> BodyTransform:
+        """Return a transformation that applies `change` to the broker's response."""
+        return changing(self.api_version, kind, change)
+
+    def may_cluster(self, operation: Operation, *, report: bool = True) -> bool:
+        """Return whether the operation is allowed on the cluster."""
+        return self.authority.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, report=report)
+
+    def cluster_permits(self, operation: Operation) -> bool:
+        """Return whether a permission on the cluster suffices in place of others, which are
+        checked if it is missing."""
+        return self.authority.permits(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def may_topic(self, operation: Operation, name: str, *, report: bool = True) -> bool:
+        """Return whether the operation is allowed on a topic."""
+        return self.authority.may(operation, ResourceType.TOPIC, name, report=report)
+
+    def may_group(self, operation: Operation, name: str) -> bool:
+        """Return whether the operation is allowed on a group."""
+        return self.authority.may(operation, ResourceType.GROUP, name)
+
+    def may_transact(self, operation: Operation, name: str, *, report: bool = True) -> bool:
+        """Return whether the operation is allowed on a transactional id."""
+        return self.authority.may(operation, ResourceType.TRANSACTIONAL_ID, name, report=report)
+
+    def may_describe(self, topic: str) -> bool:
+        """Return whether a topic may be listed. A denial is not reported."""
+        return self.may_topic(Operation.DESCRIBE, topic, report=False)
+
+    def may_describe_all(self, topics: Iterable[str]) -> bool:
+        """Return whether all of these topics may be described. Every denial is reported."""
+        denied = [name for name in set(topics) if not self.may_topic(Operation.DESCRIBE, name)]
+        return not denied
 
 
 Guard = Callable[[Inquiry], Judgement]

@@ -15,13 +15,8 @@ from proxy.acl.guards.common import (
     GROUP_DENIED,
     MESSAGES,
     TOPIC_DENIED,
-    answer,
-    cluster_permits,
     item_type,
     judge_items,
-    may_cluster,
-    on_response,
-    read_request,
     refused_topic,
 )
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
@@ -49,17 +44,17 @@ def _requires(
     kind, response = message_type(f"{api}Request"), message_type(f"{api}Response")
 
     def guard(inquiry: Inquiry) -> Judgement:
-        if any(cluster_permits(inquiry, operation) for operation in alternatives):
+        if any(inquiry.cluster_permits(operation) for operation in alternatives):
             return FORWARD
-        if may_cluster(inquiry, last):
+        if inquiry.may_cluster(last):
             return FORWARD
-        request = read_request(inquiry, kind)
+        request = inquiry.read(kind)
         if refuse is not None:
-            return answer(inquiry, refuse(request, inquiry.api_version))
+            return inquiry.answer(refuse(request, inquiry.api_version))
         # Some responses, and early versions of DescribeLogDirs, lack one field or both
         error = {"error_code": CLUSTER_DENIED, "error_message": _MESSAGE}
         known = {name: error[name] for name in error if name in response.DEFAULTS}
-        return answer(inquiry, response(**known))
+        return inquiry.answer(response(**known))
 
     return guard
 
@@ -70,7 +65,7 @@ def _administers(kind: type[R], operation: Operation, refusal: Callable[[R], Mes
     def guard(inquiry: Inquiry) -> Judgement:
         if inquiry.authority.may_administer(operation):
             return FORWARD
-        return answer(inquiry, refusal(read_request(inquiry, kind)))
+        return inquiry.answer(refusal(inquiry.read(kind)))
 
     return guard
 
@@ -162,12 +157,10 @@ alter_user_scram_credentials = _administers(
 def describe_cluster(inquiry: Inquiry) -> Judgement:
     """Judge a DescribeCluster: it requires no permission, but the authorized operations are
     replaced by those of the client."""
-    if not read_request(
-        inquiry, messages.DescribeClusterRequest
-    ).include_cluster_authorized_operations:
+    if not inquiry.read(messages.DescribeClusterRequest).include_cluster_authorized_operations:
         return FORWARD
     operations = 0
-    if may_cluster(inquiry, Operation.DESCRIBE):
+    if inquiry.may_cluster(Operation.DESCRIBE):
         operations = inquiry.authority.operations(ResourceType.CLUSTER, CLUSTER_NAME)
 
     def with_operations(
@@ -177,7 +170,7 @@ def describe_cluster(inquiry: Inquiry) -> Judgement:
             return response
         return replace(response, cluster_authorized_operations=operations)
 
-    return Change(response=on_response(inquiry, messages.DescribeClusterResponse, with_operations))
+    return Change(response=inquiry.on_response(messages.DescribeClusterResponse, with_operations))
 
 
 def open_to_all(inquiry: Inquiry) -> Judgement:  # noqa: ARG001 - no permission is checked
@@ -212,13 +205,13 @@ def describe_configs(inquiry: Inquiry) -> Judgement:
     As in Kafka, one resource of an unknown type fails the whole request.
     """
     response = messages.DescribeConfigsResponse
-    request = read_request(inquiry, messages.DescribeConfigsRequest)
+    request = inquiry.read(messages.DescribeConfigsRequest)
     if any(resource.resource_type not in _DENIALS for resource in pausing(request.resources)):
         results = (
             _refused_resource(response.DescribeConfigsResult, each, ErrorCode.INVALID_REQUEST)
             for each in pausing(request.resources)
         )
-        return answer(inquiry, response(results=tuple(results)))
+        return inquiry.answer(response(results=tuple(results)))
     return _judge_resources(inquiry, request, response, "results", Operation.DESCRIBE_CONFIGS)
 
 
@@ -237,7 +230,7 @@ def incremental_alter_configs(inquiry: Inquiry) -> Judgement:
 
 def _judge_alteration(inquiry: Inquiry, api: str, types: Set[int]) -> Judgement:
     """Judge each change; types other than `types` are unknown."""
-    request = read_request(inquiry, message_type(f"{api}Request"))
+    request = inquiry.read(message_type(f"{api}Request"))
     response = message_type(f"{api}Response")
     order = ("resource_type", "resource_name")
     return _judge_resources(

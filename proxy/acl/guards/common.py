@@ -6,10 +6,19 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-from proxy.acl.decision import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement, names_of
-from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.acl.decision import (
+    FORWARD,
+    Answer,
+    BodyTransform,
+    Change,
+    Inquiry,
+    Judgement,
+    changing,
+    names_of,
+)
+from proxy.acl.model import Operation
 from proxy.scheduling.steps import pausing
-from proxy.wire.codec import decode, encode
+from proxy.wire.codec import encode
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.schema import NO_ID, Message, replace
 
@@ -33,31 +42,6 @@ MESSAGES: Final = {
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
-
-
-def read_request(inquiry: Inquiry, kind: type[M]) -> M:
-    """Return the decoded request. Raises Malformed."""
-    return decode(kind, inquiry.api_version, inquiry.body)
-
-
-def answer(inquiry: Inquiry, response: Message) -> Answer:
-    """Return the judgement that the proxy answers with this response."""
-    return Answer(encode(response, inquiry.api_version))
-
-
-def on_response(inquiry: Inquiry, kind: type[M], change: Callable[[M], M]) -> BodyTransform:
-    """Return a transformation that applies `change` to the broker's response. An unchanged response
-    is not encoded again."""
-    return _transformed(inquiry.api_version, kind, change)
-
-
-def _transformed(version: int, kind: type[M], change: Callable[[M], M]) -> BodyTransform:
-    def transform(body: bytes) -> bytes:
-        response = decode(kind, version, body)
-        changed = change(response)
-        return body if changed is response else encode(changed, version)
-
-    return transform
 
 
 def on_listing(
@@ -129,7 +113,7 @@ def judge_items(
 
     return Change(
         request=encode(replace(request, **{items: tuple(kept)}), version),
-        response=_transformed(version, response, merge),
+        response=changing(version, response, merge),
     )
 
 
@@ -235,43 +219,6 @@ def refused_topics(
     return tuple(refused_topic(kind, errors[one], *same, **values) for one, same in found.items())
 
 
-def may_cluster(inquiry: Inquiry, operation: Operation, *, report: bool = True) -> bool:
-    """Return whether the operation is allowed on the cluster."""
-    return inquiry.authority.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, report=report)
-
-
-def cluster_permits(inquiry: Inquiry, operation: Operation) -> bool:
-    """Return whether a permission on the cluster suffices in place of others, which are checked
-    if it is missing."""
-    return inquiry.authority.permits(operation, ResourceType.CLUSTER, CLUSTER_NAME)
-
-
-def may_topic(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
-    """Return whether the operation is allowed on a topic."""
-    return inquiry.authority.may(operation, ResourceType.TOPIC, name, report=report)
-
-
-def may_group(inquiry: Inquiry, operation: Operation, name: str) -> bool:
-    """Return whether the operation is allowed on a group."""
-    return inquiry.authority.may(operation, ResourceType.GROUP, name)
-
-
-def may_transact(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
-    """Return whether the operation is allowed on a transactional id."""
-    return inquiry.authority.may(operation, ResourceType.TRANSACTIONAL_ID, name, report=report)
-
-
-def may_describe(inquiry: Inquiry, topic: str) -> bool:
-    """Return whether a topic may be listed. A denial is not reported."""
-    return may_topic(inquiry, Operation.DESCRIBE, topic, report=False)
-
-
-def may_describe_all(inquiry: Inquiry, topics: Iterable[str]) -> bool:
-    """Return whether all of these topics may be described. Every denial is reported."""
-    denied = [name for name in set(topics) if not may_topic(inquiry, Operation.DESCRIBE, name)]
-    return not denied
-
-
 def topic_error(
     inquiry: Inquiry,
     operation: Operation,
@@ -289,7 +236,7 @@ def topic_error(
         if name is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
     assert name is not None
-    return None if may_topic(inquiry, operation, name) else TOPIC_DENIED
+    return None if inquiry.may_topic(operation, name) else TOPIC_DENIED
 
 
 def topic_errors(
@@ -309,6 +256,6 @@ def topic_errors(
         name = each if key != "topic_id" else names.get(each)
         if name is None:
             errors[each] = ErrorCode.UNKNOWN_TOPIC_ID
-        elif not may_topic(inquiry, operation, name):
+        elif not inquiry.may_topic(operation, name):
             errors[each] = TOPIC_DENIED
     return errors

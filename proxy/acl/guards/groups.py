@@ -23,24 +23,13 @@ from proxy.acl.guards.common import (
     MESSAGES,
     TOPIC_DENIED,
     TRANSACTIONAL_ID_DENIED,
-    answer,
-    cluster_permits,
     interleaved,
     judge_items,
-    may_cluster,
-    may_describe,
-    may_describe_all,
-    may_group,
-    may_topic,
-    may_transact,
     on_listing,
-    on_response,
-    read_request,
 )
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.steps import pausing
 from proxy.wire import messages
-from proxy.wire.codec import encode
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.items import Items
 from proxy.wire.messages import replace
@@ -81,17 +70,16 @@ def find_coordinator(inquiry: Inquiry) -> Judgement:
     The coordinator of a share partition is internal to the brokers and requires ClusterAction on
     the cluster.
     """
-    request = read_request(inquiry, messages.FindCoordinatorRequest)
+    request = inquiry.read(messages.FindCoordinatorRequest)
     key_type = request.key_type
     if inquiry.api_version < _FIRST_WITH_KEYS:
         error = _key_error(inquiry, key_type, request.key)
         if error is None:
             return FORWARD
-        return answer(
-            inquiry,
+        return inquiry.answer(
             messages.FindCoordinatorResponse(
                 error_code=error, error_message=MESSAGES[error], node_id=_NO_NODE, port=_NO_NODE
-            ),
+            )
         )
     if key_type == _SHARE_KEY:
         return _find_share_coordinator(inquiry, request)
@@ -103,12 +91,11 @@ def find_coordinator(inquiry: Inquiry) -> Judgement:
         return FORWARD
     if all(refused):
         coordinators = tuple(one for one in refused if one is not None)
-        return answer(inquiry, messages.FindCoordinatorResponse(coordinators=coordinators))
+        return inquiry.answer(messages.FindCoordinatorResponse(coordinators=coordinators))
     kept = tuple(key for key, error in pausing(requested) if error is None)
     return Change(
-        request=encode(replace(request, coordinator_keys=kept), inquiry.api_version),
-        response=on_response(
-            inquiry,
+        request=inquiry.encoded(replace(request, coordinator_keys=kept)),
+        response=inquiry.on_response(
             messages.FindCoordinatorResponse,
             lambda response: replace(
                 response, coordinators=interleaved(refused, response.coordinators)
@@ -118,9 +105,9 @@ def find_coordinator(inquiry: Inquiry) -> Judgement:
 
 
 def _key_error(inquiry: Inquiry, key_type: int, key: str) -> ErrorCode | None:
-    if key_type == _GROUP_KEY and not may_group(inquiry, Operation.DESCRIBE, key):
+    if key_type == _GROUP_KEY and not inquiry.may_group(Operation.DESCRIBE, key):
         return GROUP_DENIED
-    if key_type == _TRANSACTION_KEY and not may_transact(inquiry, Operation.DESCRIBE, key):
+    if key_type == _TRANSACTION_KEY and not inquiry.may_transact(Operation.DESCRIBE, key):
         return TRANSACTIONAL_ID_DENIED
     return None
 
@@ -132,14 +119,14 @@ def _find_share_coordinator(
     if (
         inquiry.api_version < _FIRST_WITH_SHARE_KEYS
         or not request.coordinator_keys
-        or may_cluster(inquiry, Operation.CLUSTER_ACTION)
+        or inquiry.may_cluster(Operation.CLUSTER_ACTION)
     ):
         return FORWARD
     denied = CLUSTER_DENIED
     refused = tuple(
         _no_coordinator(key, denied, MESSAGES[denied]) for key in request.coordinator_keys
     )
-    return answer(inquiry, messages.FindCoordinatorResponse(coordinators=refused))
+    return inquiry.answer(messages.FindCoordinatorResponse(coordinators=refused))
 
 
 def _no_coordinator(
@@ -152,11 +139,11 @@ def _no_coordinator(
 
 def join_group(inquiry: Inquiry) -> Judgement:
     """Judge a JoinGroup: Read on the group."""
-    request = read_request(inquiry, messages.JoinGroupRequest)
-    if may_group(inquiry, Operation.READ, request.group_id):
+    request = inquiry.read(messages.JoinGroupRequest)
+    if inquiry.may_group(Operation.READ, request.group_id):
         return FORWARD
     name = None if inquiry.api_version >= 7 else ""  # nullable since KIP-559
-    return answer(inquiry, messages.JoinGroupResponse(error_code=GROUP_DENIED, protocol_name=name))
+    return inquiry.answer(messages.JoinGroupResponse(error_code=GROUP_DENIED, protocol_name=name))
 
 
 def _needs_read(api: str) -> Guard:
@@ -165,9 +152,9 @@ def _needs_read(api: str) -> Guard:
     refusal = message_type(f"{api}Response")(error_code=GROUP_DENIED)
 
     def guard(inquiry: Inquiry) -> Judgement:
-        if may_group(inquiry, Operation.READ, read_request(inquiry, kind).group_id):
+        if inquiry.may_group(Operation.READ, inquiry.read(kind).group_id):
             return FORWARD
-        return answer(inquiry, refusal)
+        return inquiry.answer(refusal)
 
     return guard
 
@@ -184,12 +171,12 @@ def sync_group(inquiry: Inquiry) -> Judgement:
     Since version 5 the broker refuses a request without protocol type and name, regardless of
     permissions.
     """
-    request = read_request(inquiry, messages.SyncGroupRequest)
+    request = inquiry.read(messages.SyncGroupRequest)
     if inquiry.api_version >= 5 and None in (request.protocol_type, request.protocol_name):
         return FORWARD
-    if may_group(inquiry, Operation.READ, request.group_id):
+    if inquiry.may_group(Operation.READ, request.group_id):
         return FORWARD
-    return answer(inquiry, messages.SyncGroupResponse(error_code=GROUP_DENIED))
+    return inquiry.answer(messages.SyncGroupResponse(error_code=GROUP_DENIED))
 
 
 def consumer_group_heartbeat(inquiry: Inquiry) -> Judgement:
@@ -208,15 +195,15 @@ def share_group_heartbeat(inquiry: Inquiry) -> Judgement:
 
 
 def _judge_subscription(inquiry: Inquiry, api: str) -> Judgement:
-    request: Any = read_request(inquiry, message_type(f"{api}Request"))
+    request: Any = inquiry.read(message_type(f"{api}Request"))
     response = message_type(f"{api}Response")
     regex = getattr(request, "subscribed_topic_regex", None) or ""
-    if not may_group(inquiry, Operation.READ, request.group_id):
-        return answer(inquiry, response(error_code=GROUP_DENIED))
+    if not inquiry.may_group(Operation.READ, request.group_id):
+        return inquiry.answer(response(error_code=GROUP_DENIED))
     names = request.subscribed_topic_names or ()
-    if may_describe_all(inquiry, names) and _may_describe_matches(inquiry, regex):
+    if inquiry.may_describe_all(names) and _may_describe_matches(inquiry, regex):
         return FORWARD
-    return answer(inquiry, response(error_code=TOPIC_DENIED))
+    return inquiry.answer(response(error_code=TOPIC_DENIED))
 
 
 def _may_describe_matches(inquiry: Inquiry, regex: str) -> bool:
@@ -248,8 +235,8 @@ def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
     Regular expressions are checked because the protocol has them, although Kafka 4.1 refuses them
     regardless of permissions.
     """
-    request = read_request(inquiry, messages.StreamsGroupHeartbeatRequest)
-    if not may_group(inquiry, Operation.READ, request.group_id):
+    request = inquiry.read(messages.StreamsGroupHeartbeatRequest)
+    if not inquiry.may_group(Operation.READ, request.group_id):
         return _streams_refusal(inquiry, GROUP_DENIED)
     if request.topology is None:
         return FORWARD
@@ -269,7 +256,7 @@ def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
         for regex in pausing(each.source_topic_regex)
     }
     if (
-        may_describe_all(inquiry, (*read, *made))
+        inquiry.may_describe_all((*read, *made))
         and all(_may_describe_matches(inquiry, regex) for regex in pausing(patterns))
         and _may_create_all(inquiry, made)
     ):
@@ -278,14 +265,14 @@ def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
 
 
 def _may_create_all(inquiry: Inquiry, topics: Iterable[str]) -> bool:
-    if cluster_permits(inquiry, Operation.CREATE):
+    if inquiry.cluster_permits(Operation.CREATE):
         return True
-    denied = [name for name in set(topics) if not may_topic(inquiry, Operation.CREATE, name)]
+    denied = [name for name in set(topics) if not inquiry.may_topic(Operation.CREATE, name)]
     return not denied
 
 
 def _streams_refusal(inquiry: Inquiry, error: ErrorCode) -> Judgement:
-    return answer(inquiry, messages.StreamsGroupHeartbeatResponse(error_code=error))
+    return inquiry.answer(messages.StreamsGroupHeartbeatResponse(error_code=error))
 
 
 Topics = Callable[[Any], Iterable[str]]
@@ -295,7 +282,7 @@ Topics = Callable[[Any], Iterable[str]]
 def list_groups(inquiry: Inquiry) -> Judgement:
     """Judge a ListGroups: all groups with Describe on the cluster, otherwise each group with
     Describe on it."""
-    if cluster_permits(inquiry, Operation.DESCRIBE):
+    if inquiry.cluster_permits(Operation.DESCRIBE):
         return FORWARD
 
     def cut(body: bytes) -> bytes:
@@ -309,11 +296,11 @@ def list_groups(inquiry: Inquiry) -> Judgement:
 
 def delete_groups(inquiry: Inquiry) -> Judgement:
     """Judge a DeleteGroups: Delete on each group."""
-    request = read_request(inquiry, messages.DeleteGroupsRequest)
+    request = inquiry.read(messages.DeleteGroupsRequest)
     request = replace(request, groups_names=tuple(dict.fromkeys(request.groups_names)))
 
     def refuse(group: str) -> Sequence[Message] | None:
-        if may_group(inquiry, Operation.DELETE, group):
+        if inquiry.may_group(Operation.DELETE, group):
             return None
         result = messages.DeleteGroupsResponse.DeletableGroupResult
         return (result(group_id=group, error_code=GROUP_DENIED),)
@@ -385,24 +372,24 @@ def _describe(
 
     Pass None for `topics` if the descriptions never contain topics.
     """
-    request: Any = read_request(inquiry, message_type(f"{api}Request"))
+    request: Any = inquiry.read(message_type(f"{api}Request"))
     response: Any = message_type(f"{api}Response")
     groups = "groups" if topics is None else "group_ids"
     described = response.DescribedGroup
     kept: list[str] = []
     refused: list[str] = []
     for group_id in getattr(request, groups):
-        may = may_group(inquiry, Operation.DESCRIBE, group_id)
+        may = inquiry.may_group(Operation.DESCRIBE, group_id)
         (kept if may else refused).append(group_id)
     refusals = tuple(described(group_id=one, error_code=GROUP_DENIED) for one in refused)
     if refused and not kept:
-        return answer(inquiry, response(groups=refusals))
+        return inquiry.answer(response(groups=refusals))
     with_operations = request.include_authorized_operations
     if not refused and topics is None and not with_operations:
         return FORWARD
 
     def shown(group: Any) -> Any:
-        if topics is not None and not all(may_describe(inquiry, name) for name in topics(group)):
+        if topics is not None and not all(inquiry.may_describe(name) for name in topics(group)):
             return described(
                 group_id=group.group_id, error_code=TOPIC_DENIED, error_message=hidden_message
             )
@@ -413,10 +400,8 @@ def _describe(
 
     changed = replace(request, **{groups: tuple(kept)})
     return Change(
-        request=encode(changed, inquiry.api_version) if refused else None,
-        response=on_response(
-            inquiry,
-            response,
-            lambda passed: replace(passed, groups=(*refusals, *map(shown, passed.groups))),
+        request=inquiry.encoded(changed) if refused else None,
+        response=inquiry.on_response(
+            response, lambda passed: replace(passed, groups=(*refusals, *map(shown, passed.groups)))
         ),
     )

@@ -29,14 +29,7 @@ from proxy.acl.decision import (
     TopicsUnlisted,
     names_of,
 )
-from proxy.acl.guards.common import (
-    TOPIC_DENIED,
-    answer,
-    may_cluster,
-    may_topic,
-    on_listing,
-    read_request,
-)
+from proxy.acl.guards.common import TOPIC_DENIED, on_listing
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.scheduling.steps import pausing
 from proxy.wire.codec import decode, encode
@@ -84,7 +77,7 @@ class _RequestedTopic:
 
 def metadata(inquiry: Inquiry) -> Judgement:
     """Judge a Metadata request."""
-    request = read_request(inquiry, MetadataRequest)
+    request = inquiry.read(MetadataRequest)
     operations = (
         request.include_topic_authorized_operations or request.include_cluster_authorized_operations
     )
@@ -115,9 +108,7 @@ def metadata(inquiry: Inquiry) -> Judgement:
     if (forbid or not kept) and inquiry.api_version < _FIRST_WITH_CREATION_FLAG:
         # An empty list would request all topics in version 0
         return _in_a_later_version(inquiry.api_version, changed, cut)
-    return Change(
-        request=encode(changed, inquiry.api_version) if refused or forbid else None, response=cut
-    )
+    return Change(request=inquiry.encoded(changed) if refused or forbid else None, response=cut)
 
 
 def _requested(
@@ -149,21 +140,21 @@ def _invalid(inquiry: Inquiry, topics: Iterable[MetadataRequest.MetadataRequestT
     entries = (
         _Topic(error_code=error, name=topic.name or "", topic_id=topic.topic_id) for topic in topics
     )
-    return answer(inquiry, MetadataResponse(topics=tuple(entries)))
+    return inquiry.answer(MetadataResponse(topics=tuple(entries)))
 
 
 def _error(inquiry: Inquiry, topic: _RequestedTopic) -> ErrorCode | None:
     if topic.name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
-    return None if may_topic(inquiry, Operation.DESCRIBE, topic.name) else TOPIC_DENIED
+    return None if inquiry.may_topic(Operation.DESCRIBE, topic.name) else TOPIC_DENIED
 
 
 def _not_creatable(inquiry: Inquiry, topics: Iterable[_RequestedTopic]) -> frozenset[str]:
-    if may_cluster(inquiry, Operation.CREATE, report=False):
+    if inquiry.may_cluster(Operation.CREATE, report=False):
         return frozenset()
     names = [topic.name for topic in pausing(topics) if topic.name is not None]
     return frozenset(
-        name for name in names if not may_topic(inquiry, Operation.CREATE, name, report=False)
+        name for name in names if not inquiry.may_topic(Operation.CREATE, name, report=False)
     )
 
 
@@ -232,7 +223,7 @@ def _put_operations(inquiry: Inquiry, entries: list[bytes], names: list[str]) ->
 
 def _cluster_operations(inquiry: Inquiry) -> int:
     """Return the authorized operations on the cluster; 0 if the principal may not describe it."""
-    if may_cluster(inquiry, Operation.DESCRIBE, report=False):
+    if inquiry.may_cluster(Operation.DESCRIBE, report=False):
         return inquiry.authority.operations(ResourceType.CLUSTER, CLUSTER_NAME)
     return 0
 
@@ -261,7 +252,7 @@ _MAX_PARTITIONS: Final = 2_000
 
 def describe_topic_partitions(inquiry: Inquiry) -> Judgement:
     """Judge a DescribeTopicPartitions."""
-    request = read_request(inquiry, DescribeTopicPartitionsRequest)
+    request = inquiry.read(DescribeTopicPartitionsRequest)
     if not request.topics:
         return _of_all(inquiry, request)
     cursor = request.cursor
@@ -269,25 +260,23 @@ def describe_topic_partitions(inquiry: Inquiry) -> Judgement:
     if cursor is not None and (cursor.partition_index < 0 or cursor.topic_name not in names):
         # As in Kafka, regardless of permissions
         refusals = _refusals(names, ErrorCode.INVALID_REQUEST)
-        return answer(inquiry, DescribeTopicPartitionsResponse(topics=refusals))
+        return inquiry.answer(DescribeTopicPartitionsResponse(topics=refusals))
     requested = {
         topic.name: topic
         for topic in pausing(request.topics)
         if cursor is None or _sort_key(topic.name) >= _sort_key(cursor.topic_name)
     }
-    permitted = {name for name in requested if may_topic(inquiry, Operation.DESCRIBE, name)}
+    permitted = {name for name in requested if inquiry.may_topic(Operation.DESCRIBE, name)}
     kept = tuple(topic for name, topic in requested.items() if name in permitted)
     refused = [name for name in requested if name not in permitted]
     if not kept:  # an empty list would request all
-        return answer(inquiry, DescribeTopicPartitionsResponse(topics=_refusals(refused)))
+        return inquiry.answer(DescribeTopicPartitionsResponse(topics=_refusals(refused)))
     if not refused:
         return Change(response=_cut_partitions(inquiry))
     if cursor is not None and cursor.topic_name not in permitted:
         cursor = None
     smaller = replace(request, topics=kept, cursor=cursor)
-    return Change(
-        request=encode(smaller, inquiry.api_version), response=_cut_partitions(inquiry, refused)
-    )
+    return Change(request=inquiry.encoded(smaller), response=_cut_partitions(inquiry, refused))
 
 
 def _of_all(inquiry: Inquiry, request: DescribeTopicPartitionsRequest) -> Judgement:
@@ -296,21 +285,19 @@ def _of_all(inquiry: Inquiry, request: DescribeTopicPartitionsRequest) -> Judgem
         return Change(response=_cut_partitions(inquiry))
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:  # Kafka refuses each named topic
-        return answer(inquiry, DescribeTopicPartitionsResponse())
+        return inquiry.answer(DescribeTopicPartitionsResponse())
     # Each topic adds a partition to the page, except the first if the cursor is after its last one
     max_topics = 1 + min(max(request.response_partition_limit, 1), _MAX_PARTITIONS)
     first = "" if cursor is None else cursor.topic_name
     names = [*islice(_visible(inquiry, first), max_topics + 1)]
     page, next_topic = names[:max_topics], names[max_topics:]
     if not page:  # an empty list would request all
-        return answer(inquiry, DescribeTopicPartitionsResponse())
+        return inquiry.answer(DescribeTopicPartitionsResponse())
     if cursor is not None and cursor.topic_name != page[0]:
         cursor = None
     topics = tuple(DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in page)
     smaller = replace(request, topics=topics, cursor=cursor)
-    return Change(
-        request=encode(smaller, inquiry.api_version), response=_page(inquiry, *next_topic)
-    )
+    return Change(request=inquiry.encoded(smaller), response=_page(inquiry, *next_topic))
 
 
 def _visible(inquiry: Inquiry, first: str) -> Iterator[str]:
@@ -320,7 +307,7 @@ def _visible(inquiry: Inquiry, first: str) -> Iterator[str]:
         raise TopicsUnlisted
     # Names are ASCII, so they sort as in Java, even if `first` is not ASCII
     for name in pausing(islice(names, bisect_left(names, first), None)):
-        if may_topic(inquiry, Operation.DESCRIBE, name, report=False):
+        if inquiry.may_topic(Operation.DESCRIBE, name, report=False):
             yield name
 
 

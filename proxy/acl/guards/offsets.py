@@ -15,15 +15,9 @@ from proxy.acl.guards.common import (
     TOPIC_DENIED,
     TRANSACTIONAL_ID_DENIED,
     adding,
-    answer,
     interleaved,
     item_type,
-    may_describe,
-    may_group,
-    may_transact,
-    on_response,
     only,
-    read_request,
     refused_topic,
     refused_topics,
     topic_errors,
@@ -31,7 +25,6 @@ from proxy.acl.guards.common import (
 from proxy.acl.model import Operation
 from proxy.scheduling.steps import pausing
 from proxy.wire import messages
-from proxy.wire.codec import encode
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.messages import replace
 from proxy.wire.schema import NO_ID
@@ -51,18 +44,18 @@ Errors = Mapping[Any, ErrorCode]
 
 def offset_commit(inquiry: Inquiry) -> Judgement:
     """Judge an OffsetCommit: Read on the group, and on each topic."""
-    request = read_request(inquiry, messages.OffsetCommitRequest)
-    refusal = None if may_group(inquiry, Operation.READ, request.group_id) else GROUP_DENIED
+    request = inquiry.read(messages.OffsetCommitRequest)
+    refusal = None if inquiry.may_group(Operation.READ, request.group_id) else GROUP_DENIED
     return _commit(inquiry, request, messages.OffsetCommitResponse, _key(inquiry), refusal)
 
 
 def txn_offset_commit(inquiry: Inquiry) -> Judgement:
     """Judge a TxnOffsetCommit: Write on the transactional id, Read on the group and each topic."""
-    request = read_request(inquiry, messages.TxnOffsetCommitRequest)
+    request = inquiry.read(messages.TxnOffsetCommitRequest)
     refusal = None
-    if not may_transact(inquiry, Operation.WRITE, request.transactional_id):
+    if not inquiry.may_transact(Operation.WRITE, request.transactional_id):
         refusal = TRANSACTIONAL_ID_DENIED
-    elif not may_group(inquiry, Operation.READ, request.group_id):
+    elif not inquiry.may_group(Operation.READ, request.group_id):
         refusal = GROUP_DENIED
     key = _key(inquiry, _FIRST_TXN_BY_ID)
     return _commit(inquiry, request, messages.TxnOffsetCommitResponse, key, refusal)
@@ -80,11 +73,11 @@ def _commit(
     kind = item_type(response, "topics")
     if refusal is not None:
         refused = tuple(refused_topic(kind, refusal, topic) for topic in request.topics)
-        return answer(inquiry, response(topics=refused))
+        return inquiry.answer(response(topics=refused))
     errors = topic_errors(inquiry, Operation.READ, key, request.topics)
     first = refused_topics(kind, request.topics, key, errors)
     if errors and not _without(request, key, errors).topics:
-        return answer(inquiry, response(topics=first))
+        return inquiry.answer(response(topics=first))
     return _forward_rest(inquiry, request, response, key, errors, first)
 
 
@@ -96,8 +89,8 @@ def _forward_rest(
         return FORWARD
     array = "topics" if "topics" in response.DEFAULTS else "responses"
     return Change(
-        request=encode(_without(request, key, errors), inquiry.api_version),
-        response=on_response(inquiry, response, adding(array, before=first)),
+        request=inquiry.encoded(_without(request, key, errors)),
+        response=inquiry.on_response(response, adding(array, before=first)),
     )
 
 
@@ -116,9 +109,9 @@ def offset_delete(inquiry: Inquiry) -> Judgement:
     The request is forwarded even if no topic is left: the broker may have an error for the group.
     """
     response = messages.OffsetDeleteResponse
-    request = read_request(inquiry, messages.OffsetDeleteRequest)
-    if not may_group(inquiry, Operation.DELETE, request.group_id):
-        return answer(inquiry, response(error_code=GROUP_DENIED))
+    request = inquiry.read(messages.OffsetDeleteRequest)
+    if not inquiry.may_group(Operation.DELETE, request.group_id):
+        return inquiry.answer(response(error_code=GROUP_DENIED))
     errors = topic_errors(inquiry, Operation.READ, "name", request.topics)
     first = refused_topics(response.OffsetDeleteResponseTopic, request.topics, "name", errors)
     return _forward_rest(inquiry, request, response, "name", errors, first)
@@ -129,7 +122,7 @@ def offset_fetch(inquiry: Inquiry) -> Judgement:
 
     A request for all topics of a group (null) is answered with those that may be described.
     """
-    request = read_request(inquiry, messages.OffsetFetchRequest)
+    request = inquiry.read(messages.OffsetFetchRequest)
     if inquiry.api_version < _FIRST_WITH_GROUPS:
         return _fetch_of_one_group(inquiry, request)
     key, shown = _key(inquiry), partial(_shown, inquiry)
@@ -156,7 +149,7 @@ def _judge_groups(
     kept: list[Any] = []
     hidden: list[tuple[Any, ...]] = []
     for group in request.groups:
-        if not may_group(inquiry, Operation.DESCRIBE, group.group_id):
+        if not inquiry.may_group(Operation.DESCRIBE, group.group_id):
             refused.append(group_kind(group_id=group.group_id, error_code=GROUP_DENIED))
             continue
         refused.append(None)
@@ -164,7 +157,7 @@ def _judge_groups(
         kept.append(_without(group, key, errors))
         hidden.append(_refused_each(kind, group.topics, key, errors, **values))
     if refused and not kept:
-        return answer(inquiry, response(groups=tuple(refused)))
+        return inquiry.answer(response(groups=tuple(refused)))
     some_of_all = any(group.topics is None for group in kept)
     if len(kept) == len(refused) and not any(hidden) and not some_of_all:
         return FORWARD
@@ -177,8 +170,8 @@ def _judge_groups(
         return replace(passed, groups=interleaved(refused, groups))
 
     return Change(
-        request=encode(replace(request, groups=tuple(kept)), inquiry.api_version),
-        response=on_response(inquiry, response, merge),
+        request=inquiry.encoded(replace(request, groups=tuple(kept))),
+        response=inquiry.on_response(response, merge),
     )
 
 
@@ -196,7 +189,7 @@ def _refused_each(
 def _fetch_of_one_group(inquiry: Inquiry, request: messages.OffsetFetchRequest) -> Judgement:
     """Judge a version in which the group's fields are in the message itself."""
     response, topics = messages.OffsetFetchResponse, request.topics
-    allowed = may_group(inquiry, Operation.DESCRIBE, request.group_id)
+    allowed = inquiry.may_group(Operation.DESCRIBE, request.group_id)
     if allowed:
         errors = topic_errors(inquiry, Operation.DESCRIBE, "name", topics or ())
     else:
@@ -205,7 +198,7 @@ def _fetch_of_one_group(inquiry: Inquiry, request: messages.OffsetFetchRequest) 
     refused = _refused_each(kind, topics, "name", errors, committed_offset=-1)
     if not allowed:
         old = inquiry.api_version < _FIRST_WITH_GROUP_ERROR
-        return answer(inquiry, response(topics=refused if old else (), error_code=GROUP_DENIED))
+        return inquiry.answer(response(topics=refused if old else (), error_code=GROUP_DENIED))
     if not errors and topics is not None:
         return FORWARD
 
@@ -217,8 +210,8 @@ def _fetch_of_one_group(inquiry: Inquiry, request: messages.OffsetFetchRequest) 
 
     changed = _without(request, "name", errors)
     return Change(
-        request=encode(changed, inquiry.api_version) if errors else None,
-        response=on_response(inquiry, response, merge),
+        request=inquiry.encoded(changed) if errors else None,
+        response=inquiry.on_response(response, merge),
     )
 
 
@@ -230,13 +223,13 @@ def _shown(inquiry: Inquiry, group: Any) -> Any:
     version with ids; Kafka's own clients use a version with names for these.
     """
     if _key(inquiry) == "name":
-        return only(group, "topics", lambda topic: may_describe(inquiry, topic.name))
+        return only(group, "topics", lambda topic: inquiry.may_describe(topic.name))
     try:
         ids = [each.topic_id for each in group.topics if each.topic_id != NO_ID]
         names = names_of(inquiry.topics, ids)
     except TopicsUnknown:
         return replace(group, topics=(), error_code=ErrorCode.UNKNOWN_TOPIC_ID)
-    allowed = {topic_id for topic_id, name in names.items() if name and may_describe(inquiry, name)}
+    allowed = {topic_id for topic_id, name in names.items() if name and inquiry.may_describe(name)}
     return only(group, "topics", lambda each: each.topic_id in allowed)
 
 
@@ -251,9 +244,9 @@ def describe_share_group_offsets(inquiry: Inquiry) -> Judgement:
     """
 
     def shown(group: Any) -> Any:
-        return only(group, "topics", lambda topic: may_describe(inquiry, topic.topic_name))
+        return only(group, "topics", lambda topic: inquiry.may_describe(topic.topic_name))
 
-    request = read_request(inquiry, messages.DescribeShareGroupOffsetsRequest)
+    request = inquiry.read(messages.DescribeShareGroupOffsetsRequest)
     response = messages.DescribeShareGroupOffsetsResponse
     return _judge_groups(
         *(inquiry, request, response, "topic_name", shown),
@@ -268,9 +261,9 @@ def alter_share_group_offsets(inquiry: Inquiry) -> Judgement:
     The request is forwarded even if no topic is left: the broker may have an error for the group.
     """
     key, response = "topic_name", messages.AlterShareGroupOffsetsResponse
-    request = read_request(inquiry, messages.AlterShareGroupOffsetsRequest)
-    if not may_group(inquiry, Operation.READ, request.group_id):
-        return answer(inquiry, response(error_code=GROUP_DENIED, error_message=_GROUP_MESSAGE))
+    request = inquiry.read(messages.AlterShareGroupOffsetsRequest)
+    if not inquiry.may_group(Operation.READ, request.group_id):
+        return inquiry.answer(response(error_code=GROUP_DENIED, error_message=_GROUP_MESSAGE))
     errors = topic_errors(inquiry, Operation.READ, key, request.topics)
     kind = response.AlterShareGroupOffsetsResponseTopic
     first = refused_topics(kind, request.topics, key, errors, error_message=_TOPIC_MESSAGE)
@@ -283,9 +276,9 @@ def delete_share_group_offsets(inquiry: Inquiry) -> Judgement:
     The request is forwarded even if no topic is left: the broker may have an error for the group.
     """
     key, response = "topic_name", messages.DeleteShareGroupOffsetsResponse
-    request = read_request(inquiry, messages.DeleteShareGroupOffsetsRequest)
-    if not may_group(inquiry, Operation.DELETE, request.group_id):
-        return answer(inquiry, response(error_code=GROUP_DENIED, error_message=_GROUP_MESSAGE))
+    request = inquiry.read(messages.DeleteShareGroupOffsetsRequest)
+    if not inquiry.may_group(Operation.DELETE, request.group_id):
+        return inquiry.answer(response(error_code=GROUP_DENIED, error_message=_GROUP_MESSAGE))
     errors = topic_errors(inquiry, Operation.READ, key, request.topics)
     first = tuple(
         response.DeleteShareGroupOffsetsResponseTopic(

@@ -37,13 +37,6 @@ from proxy.acl.guards.common import (
     TOPIC_DENIED,
     TRANSACTIONAL_ID_DENIED,
     adding,
-    answer,
-    may_cluster,
-    may_group,
-    may_topic,
-    may_transact,
-    on_response,
-    read_request,
     refused_topic,
     refused_topics,
     topic_error,
@@ -52,7 +45,6 @@ from proxy.acl.guards.common import (
 from proxy.acl.model import Operation
 from proxy.scheduling.steps import pausing
 from proxy.wire import fetch_requests, messages, produce_requests
-from proxy.wire.codec import encode
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.fetch_requests import FINAL_EPOCH, INITIAL_EPOCH, FetchedTopic, session_of_response
 from proxy.wire.messages import FetchResponse, ProduceResponse, replace
@@ -82,10 +74,10 @@ def produce(inquiry: Inquiry) -> Judgement:
     kind = ProduceResponse.TopicProduceResponse
     refused = _refused_each(kind, denied, base_offset=_UNKNOWN_OFFSET)
     if not kept:
-        return answer(inquiry, ProduceResponse(responses=refused))
+        return inquiry.answer(ProduceResponse(responses=refused))
     return Change(
         request=produce_requests.keep(inquiry.api_version, inquiry.body, request, kept),
-        response=on_response(inquiry, ProduceResponse, adding("responses", after=refused)),
+        response=inquiry.on_response(ProduceResponse, adding("responses", after=refused)),
     )
 
 
@@ -103,7 +95,7 @@ def _denied_produce(inquiry: Inquiry, request: ProduceRequest) -> DeniedProduce:
 
 def _may_transact(inquiry: Inquiry, request: ProduceRequest) -> bool:
     name = request.transactional_id
-    return name is not None and may_transact(inquiry, Operation.WRITE, name)
+    return name is not None and inquiry.may_transact(Operation.WRITE, name)
 
 
 def _refused_each(kind: Any, denied: Mapping[Any, ErrorCode], **values: Any) -> tuple[Any, ...]:
@@ -131,7 +123,7 @@ def fetch(inquiry: Inquiry) -> Judgement:
                 sessions.used = sessions.add_topics(_names(inquiry, request.topics))
             return FORWARD
         sessions.discard(request.session_id)
-        return answer(inquiry, FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+        return inquiry.answer(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
     if not denied:
         if request.session_epoch == INITIAL_EPOCH:
             names = [] if sessions.topics is None else _names(inquiry, request.topics)
@@ -141,12 +133,12 @@ def fetch(inquiry: Inquiry) -> Judgement:
     kind = FetchResponse.FetchableTopicResponse
     refused = _refused_each(kind, denied, high_watermark=_UNKNOWN_OFFSET)
     if not kept:
-        return answer(inquiry, FetchResponse(responses=refused))
+        return inquiry.answer(FetchResponse(responses=refused))
     return Change(
         request=fetch_requests.keep(
             version, inquiry.body, request, kept, epoch=FINAL_EPOCH, max_bytes=MAX_BYTES_IN_PART
         ),
-        response=on_response(inquiry, FetchResponse, adding("responses", after=refused)),
+        response=inquiry.on_response(FetchResponse, adding("responses", after=refused)),
     )
 
 
@@ -154,7 +146,7 @@ def _denied_fetch(
     inquiry: Inquiry, topics: tuple[FetchedTopic, ...], *, replica: bool
 ) -> DeniedFetch:
     if replica:
-        if may_cluster(inquiry, Operation.CLUSTER_ACTION, report=False):
+        if inquiry.may_cluster(Operation.CLUSTER_ACTION, report=False):
             return {}
         return dict.fromkeys(topics, TOPIC_DENIED)
     names = names_of(inquiry.topics, (one.topic_id for one in topics if one.topic_id is not None))
@@ -192,9 +184,9 @@ _FINAL_EPOCH: Final = -1
 
 def share_fetch(inquiry: Inquiry) -> Judgement:
     """Judge a ShareFetch."""
-    request = read_request(inquiry, messages.ShareFetchRequest)
+    request = inquiry.read(messages.ShareFetchRequest)
     if error := _group_error(inquiry, request.group_id):
-        return answer(inquiry, messages.ShareFetchResponse(error_code=error))
+        return inquiry.answer(messages.ShareFetchResponse(error_code=error))
     errors = topic_errors(inquiry, Operation.READ, "topic_id", request.topics)
     refused = _refused_topics(request, errors)
 
@@ -219,16 +211,16 @@ def share_fetch(inquiry: Inquiry) -> Judgement:
     kept = tuple(topic for topic in request.topics if topic.topic_id not in errors)
     changed = replace(request, topics=kept)
     return Change(
-        request=encode(changed, inquiry.api_version) if errors else None,
-        response=on_response(inquiry, messages.ShareFetchResponse, cut),
+        request=inquiry.encoded(changed) if errors else None,
+        response=inquiry.on_response(messages.ShareFetchResponse, cut),
     )
 
 
 def share_acknowledge(inquiry: Inquiry) -> Judgement:
     """Judge a ShareAcknowledge."""
-    request = read_request(inquiry, messages.ShareAcknowledgeRequest)
+    request = inquiry.read(messages.ShareAcknowledgeRequest)
     if error := _group_error(inquiry, request.group_id):
-        return answer(inquiry, messages.ShareAcknowledgeResponse(error_code=error))
+        return inquiry.answer(messages.ShareAcknowledgeResponse(error_code=error))
     errors = topic_errors(inquiry, Operation.READ, "topic_id", request.topics)
     if not errors:
         return FORWARD
@@ -237,15 +229,15 @@ def share_acknowledge(inquiry: Inquiry) -> Judgement:
     refused = refused_topics(kind, request.topics, "topic_id", errors)
     kept = tuple(topic for topic in pausing(request.topics) if topic.topic_id not in errors)
     return Change(
-        request=encode(replace(request, topics=kept), inquiry.api_version),
-        response=on_response(inquiry, response, adding("responses", after=refused)),
+        request=inquiry.encoded(replace(request, topics=kept)),
+        response=inquiry.on_response(response, adding("responses", after=refused)),
     )
 
 
 def _group_error(inquiry: Inquiry, group_id: str | None) -> ErrorCode | None:
     if group_id is None:
         return ErrorCode.INVALID_REQUEST
-    if not may_group(inquiry, Operation.READ, group_id):
+    if not inquiry.may_group(Operation.READ, group_id):
         return GROUP_DENIED
     return None
 
@@ -259,7 +251,7 @@ def _may_be_read(inquiry: Inquiry, topic_id: bytes) -> bool:
         name = None if topic_id == NO_ID else inquiry.topics[topic_id]
     except TopicsUnknown:
         return False
-    return name is not None and may_topic(inquiry, Operation.READ, name)
+    return name is not None and inquiry.may_topic(Operation.READ, name)
 
 
 def _refused_topics(

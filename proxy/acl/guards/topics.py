@@ -9,12 +9,8 @@ from proxy.acl.decision import FORWARD, BodyTransform, Change, Inquiry, Judgemen
 from proxy.acl.guards.common import (
     MESSAGES,
     TOPIC_DENIED,
-    cluster_permits,
     item_type,
     judge_items,
-    may_topic,
-    on_response,
-    read_request,
     refused_topic,
     refused_topics,
 )
@@ -74,8 +70,8 @@ def create_topics(inquiry: Inquiry) -> Judgement:
 
     The response contains a topic's configuration only with DescribeConfigs on the topic.
     """
-    request = read_request(inquiry, messages.CreateTopicsRequest)
-    every_topic = cluster_permits(inquiry, Operation.CREATE)
+    request = inquiry.read(messages.CreateTopicsRequest)
+    every_topic = inquiry.cluster_permits(Operation.CREATE)
     repetitions = _Repetitions(topic.name for topic in pausing(request.topics))
 
     def refuse(
@@ -85,7 +81,7 @@ def create_topics(inquiry: Inquiry) -> Judgement:
         if topic.name == _CLUSTER_METADATA:
             error = ErrorCode.INVALID_REQUEST
             message = f"Creation of internal topic {topic.name} is prohibited."
-        elif every_topic or may_topic(inquiry, Operation.CREATE, topic.name):
+        elif every_topic or inquiry.may_topic(Operation.CREATE, topic.name):
             return None
         refusal = messages.CreateTopicsResponse.CreatableTopicResult(
             name=topic.name, error_code=error, error_message=message
@@ -108,7 +104,7 @@ def _without_hidden_configs(
     hidden = {
         topic.name
         for topic in request.topics
-        if not may_topic(inquiry, Operation.DESCRIBE_CONFIGS, topic.name, report=False)
+        if not inquiry.may_topic(Operation.DESCRIBE_CONFIGS, topic.name, report=False)
     }
     if not hidden:
         return judgement
@@ -135,8 +131,7 @@ def _hide_configs(inquiry: Inquiry, hidden: set[str]) -> BodyTransform:
             configs=(),
         )
 
-    return on_response(
-        inquiry,
+    return inquiry.on_response(
         messages.CreateTopicsResponse,
         lambda response: replace(response, topics=tuple(map(shown, response.topics))),
     )
@@ -144,13 +139,13 @@ def _hide_configs(inquiry: Inquiry, hidden: set[str]) -> BodyTransform:
 
 def create_partitions(inquiry: Inquiry) -> Judgement:
     """Judge a CreatePartitions: Alter on each topic."""
-    request = read_request(inquiry, messages.CreatePartitionsRequest)
+    request = inquiry.read(messages.CreatePartitionsRequest)
     repetitions = _Repetitions(topic.name for topic in pausing(request.topics))
 
     def refuse(
         topic: messages.CreatePartitionsRequest.CreatePartitionsTopic,
     ) -> Sequence[messages.CreatePartitionsResponse.CreatePartitionsTopicResult] | None:
-        if may_topic(inquiry, Operation.ALTER, topic.name):
+        if inquiry.may_topic(Operation.ALTER, topic.name):
             return None
         result = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
         return repetitions.result(
@@ -170,9 +165,9 @@ def delete_topics(inquiry: Inquiry) -> Judgement:
     Deleting a topic by name also requires Describe on it. By id, the response omits the name of a
     topic that may not be described; Kafka does not hide that the id exists.
     """
-    if cluster_permits(inquiry, Operation.DELETE):
+    if inquiry.cluster_permits(Operation.DELETE):
         return FORWARD
-    request = read_request(inquiry, messages.DeleteTopicsRequest)
+    request = inquiry.read(messages.DeleteTopicsRequest)
     if inquiry.api_version < _TOPICS_BY_ID:
         return judge_items(
             inquiry.api_version,
@@ -216,8 +211,8 @@ def _refuse_deletion_by_name(
     repetitions = _Repetitions(names)
 
     def refuse(name: str) -> Sequence[_Deleted] | None:
-        if may_topic(inquiry, Operation.DESCRIBE, name) and may_topic(
-            inquiry, Operation.DELETE, name
+        if inquiry.may_topic(Operation.DESCRIBE, name) and inquiry.may_topic(
+            Operation.DELETE, name
         ):
             return None
         refusal = _undeleted(name, NO_ID, TOPIC_DENIED, MESSAGES[TOPIC_DENIED])
@@ -231,9 +226,9 @@ def _refuse_deletion_by_id(inquiry: Inquiry, topic_id: bytes, name: str | None) 
     if name is None:
         unknown = ErrorCode.UNKNOWN_TOPIC_ID
         return _undeleted(None, topic_id, unknown, MESSAGES[unknown])
-    if may_topic(inquiry, Operation.DELETE, name):
+    if inquiry.may_topic(Operation.DELETE, name):
         return None
-    described = may_topic(inquiry, Operation.DESCRIBE, name)
+    described = inquiry.may_topic(Operation.DESCRIBE, name)
     return _undeleted(name if described else None, topic_id, TOPIC_DENIED, MESSAGES[TOPIC_DENIED])
 
 
@@ -252,11 +247,11 @@ def delete_records(inquiry: Inquiry) -> Judgement:
     As in Kafka, a topic or partition that is named twice has one result.
     """
     response = messages.DeleteRecordsResponse
-    request = read_request(inquiry, messages.DeleteRecordsRequest)
+    request = inquiry.read(messages.DeleteRecordsRequest)
     denied = {
         topic.name: TOPIC_DENIED
         for topic in pausing(request.topics)
-        if not may_topic(inquiry, Operation.DELETE, topic.name)
+        if not inquiry.may_topic(Operation.DELETE, topic.name)
     }
     refused = refused_topics(
         response.DeleteRecordsTopicResult, request.topics, "name", denied, low_watermark=-1
@@ -275,7 +270,7 @@ def delete_records(inquiry: Inquiry) -> Judgement:
 
 def offset_for_leader_epoch(inquiry: Inquiry) -> Judgement:
     """Judge an OffsetForLeaderEpoch: Describe on each topic, or ClusterAction on the cluster."""
-    if cluster_permits(inquiry, Operation.CLUSTER_ACTION):
+    if inquiry.cluster_permits(Operation.CLUSTER_ACTION):
         return FORWARD
     return _judge_topics(inquiry, "OffsetForLeaderEpoch", Operation.DESCRIBE)
 
@@ -297,13 +292,13 @@ def _judge_topics(
     **values: Any,
 ) -> Judgement:
     """Judge a request that requires the operation on each topic; `values` as in `refused_topic`."""
-    request = read_request(inquiry, message_type(f"{api}Request"))
+    request = inquiry.read(message_type(f"{api}Request"))
     response = message_type(f"{api}Response")
     kind = item_type(response, "topics")
     name = "topic" if "topic" in kind.DEFAULTS else "name"
 
     def refuse(topic: Any) -> Sequence[Message] | None:
-        if may_topic(inquiry, operation, getattr(topic, name)):
+        if inquiry.may_topic(operation, getattr(topic, name)):
             return None
         return (refused_topic(kind, TOPIC_DENIED, topic, **values),)
 

@@ -9,23 +9,13 @@ from proxy.acl.guards.common import (
     GROUP_DENIED,
     TOPIC_DENIED,
     TRANSACTIONAL_ID_DENIED,
-    answer,
-    cluster_permits,
     interleaved,
-    may_cluster,
-    may_describe,
-    may_group,
-    may_topic,
-    may_transact,
-    on_response,
     only,
-    read_request,
     refused_topics,
 )
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.steps import pausing
 from proxy.wire import messages
-from proxy.wire.codec import encode
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.messages import replace
 
@@ -43,9 +33,9 @@ def init_producer_id(inquiry: Inquiry) -> Judgement:
     With a transactional id, it requires Write on the id, and TwoPhaseCommit for two-phase commit
     (KIP-939). Otherwise it requires Write on any topic, or IdempotentWrite on the cluster.
     """
-    request = read_request(inquiry, messages.InitProducerIdRequest)
+    request = inquiry.read(messages.InitProducerIdRequest)
     if request.transactional_id is None:
-        if cluster_permits(inquiry, Operation.IDEMPOTENT_WRITE) or inquiry.authority.may_any(
+        if inquiry.cluster_permits(Operation.IDEMPOTENT_WRITE) or inquiry.authority.may_any(
             Operation.WRITE, ResourceType.TOPIC
         ):
             return FORWARD
@@ -54,10 +44,10 @@ def init_producer_id(inquiry: Inquiry) -> Judgement:
         needed = [Operation.WRITE]
         if request.enable2_pc:
             needed.append(Operation.TWO_PHASE_COMMIT)
-        if all(may_transact(inquiry, each, request.transactional_id) for each in needed):
+        if all(inquiry.may_transact(each, request.transactional_id) for each in needed):
             return FORWARD
         error = TRANSACTIONAL_ID_DENIED
-    return answer(inquiry, messages.InitProducerIdResponse(error_code=error, producer_epoch=-1))
+    return inquiry.answer(messages.InitProducerIdResponse(error_code=error, producer_epoch=-1))
 
 
 def add_partitions_to_txn(inquiry: Inquiry) -> Judgement:
@@ -67,21 +57,21 @@ def add_partitions_to_txn(inquiry: Inquiry) -> Judgement:
     OPERATION_NOT_ATTEMPTED. Requests of version 4 and above come from brokers and require
     ClusterAction on the cluster.
     """
-    request = read_request(inquiry, messages.AddPartitionsToTxnRequest)
+    request = inquiry.read(messages.AddPartitionsToTxnRequest)
     if inquiry.api_version >= _FIRST_BATCHED:
-        if may_cluster(inquiry, Operation.CLUSTER_ACTION):
+        if inquiry.may_cluster(Operation.CLUSTER_ACTION):
             return FORWARD
         error = CLUSTER_DENIED
-        return answer(inquiry, messages.AddPartitionsToTxnResponse(error_code=error))
+        return inquiry.answer(messages.AddPartitionsToTxnResponse(error_code=error))
     topics = request.v3_and_below_topics
     names = dict.fromkeys(topic.name for topic in pausing(topics))
-    if not may_transact(inquiry, Operation.WRITE, request.v3_and_below_transactional_id):
+    if not inquiry.may_transact(Operation.WRITE, request.v3_and_below_transactional_id):
         return _nothing_added(inquiry, topics, dict.fromkeys(names, TRANSACTIONAL_ID_DENIED))
     # The broker refuses internal topics itself; they only must not count as allowed here
     denied = {
         name
         for name in names
-        if name not in INTERNAL_TOPICS and not may_topic(inquiry, Operation.WRITE, name)
+        if name not in INTERNAL_TOPICS and not inquiry.may_topic(Operation.WRITE, name)
     }
     if not denied:
         return FORWARD
@@ -100,54 +90,53 @@ def _nothing_added(
 ) -> Answer:
     response = messages.AddPartitionsToTxnResponse
     results = refused_topics(response.AddPartitionsToTxnTopicResult, topics, "name", errors)
-    return answer(inquiry, response(results_by_topic_v3_and_below=results))
+    return inquiry.answer(response(results_by_topic_v3_and_below=results))
 
 
 def add_offsets_to_txn(inquiry: Inquiry) -> Judgement:
     """Judge an AddOffsetsToTxn: Write on the transactional id, Read on the group."""
-    request = read_request(inquiry, messages.AddOffsetsToTxnRequest)
-    if not may_transact(inquiry, Operation.WRITE, request.transactional_id):
-        return answer(inquiry, messages.AddOffsetsToTxnResponse(error_code=TRANSACTIONAL_ID_DENIED))
-    if not may_group(inquiry, Operation.READ, request.group_id):
+    request = inquiry.read(messages.AddOffsetsToTxnRequest)
+    if not inquiry.may_transact(Operation.WRITE, request.transactional_id):
+        return inquiry.answer(messages.AddOffsetsToTxnResponse(error_code=TRANSACTIONAL_ID_DENIED))
+    if not inquiry.may_group(Operation.READ, request.group_id):
         error = GROUP_DENIED
-        return answer(inquiry, messages.AddOffsetsToTxnResponse(error_code=error))
+        return inquiry.answer(messages.AddOffsetsToTxnResponse(error_code=error))
     return FORWARD
 
 
 def end_txn(inquiry: Inquiry) -> Judgement:
     """Judge an EndTxn: Write on the transactional id."""
-    request = read_request(inquiry, messages.EndTxnRequest)
-    if may_transact(inquiry, Operation.WRITE, request.transactional_id):
+    request = inquiry.read(messages.EndTxnRequest)
+    if inquiry.may_transact(Operation.WRITE, request.transactional_id):
         return FORWARD
-    return answer(inquiry, messages.EndTxnResponse(error_code=TRANSACTIONAL_ID_DENIED))
+    return inquiry.answer(messages.EndTxnResponse(error_code=TRANSACTIONAL_ID_DENIED))
 
 
 def describe_transactions(inquiry: Inquiry) -> Judgement:
     """Judge a DescribeTransactions: Describe on each transactional id, and on each topic in the
     response."""
     state = messages.DescribeTransactionsResponse.TransactionState
-    request = read_request(inquiry, messages.DescribeTransactionsRequest)
+    request = inquiry.read(messages.DescribeTransactionsRequest)
     refused = [
         None
-        if may_transact(inquiry, Operation.DESCRIBE, name)
+        if inquiry.may_transact(Operation.DESCRIBE, name)
         else state(transactional_id=name, error_code=TRANSACTIONAL_ID_DENIED)
         for name in request.transactional_ids
     ]
     if refused and all(refused):
         states = tuple(one for one in refused if one is not None)
-        return answer(inquiry, messages.DescribeTransactionsResponse(transaction_states=states))
+        return inquiry.answer(messages.DescribeTransactionsResponse(transaction_states=states))
 
     def shown(
         state: messages.DescribeTransactionsResponse.TransactionState,
     ) -> messages.DescribeTransactionsResponse.TransactionState:
-        return only(state, "topics", lambda each: may_describe(inquiry, each.topic))
+        return only(state, "topics", lambda each: inquiry.may_describe(each.topic))
 
     ids = pausing(zip(request.transactional_ids, refused, strict=True))
     kept = replace(request, transactional_ids=tuple(name for name, no in ids if no is None))
     return Change(
-        request=encode(kept, inquiry.api_version) if any(refused) else None,
-        response=on_response(
-            inquiry,
+        request=inquiry.encoded(kept) if any(refused) else None,
+        response=inquiry.on_response(
             messages.DescribeTransactionsResponse,
             lambda response: replace(
                 response,
@@ -161,9 +150,9 @@ def list_transactions(inquiry: Inquiry) -> Judgement:
     """Judge a ListTransactions: Describe on each transactional id that is listed."""
 
     def may_show(state: messages.ListTransactionsResponse.TransactionState) -> bool:
-        return may_transact(inquiry, Operation.DESCRIBE, state.transactional_id, report=False)
+        return inquiry.may_transact(Operation.DESCRIBE, state.transactional_id, report=False)
 
     def cut(response: messages.ListTransactionsResponse) -> messages.ListTransactionsResponse:
         return only(response, "transaction_states", may_show)
 
-    return Change(response=on_response(inquiry, messages.ListTransactionsResponse, cut))
+    return Change(response=inquiry.on_response(messages.ListTransactionsResponse, cut))
