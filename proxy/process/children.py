@@ -42,8 +42,8 @@ class Child:
 
     name: str
     """The name of the process in the log, and in `/healthz`."""
-    main: Callable[[], int]
-    """The function that the child runs; it returns the exit status."""
+    main: Callable[[Heartbeat], int]
+    """The function that the child runs with its heartbeat; it returns the exit status."""
     is_worker: bool = False
     """True if the proxy cannot serve without a child of this kind."""
     ends_last: bool = False
@@ -107,7 +107,7 @@ class Children:
             faulthandler.register(DUMP_STACKS)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `main` handles it
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
-            status = child.main()
+            status = child.main(child.heartbeat)
         except ProxyError as error:
             log.error("%s: %s", child.name, error)
         except BaseException:

@@ -354,48 +354,40 @@ class Server:
         children = [
             Child(
                 name=f"worker {worker.number}",
-                main=self._worker_main(worker),
+                main=partial(self._worker_main, worker),
                 is_worker=True,
                 heartbeat=worker.heartbeat,
             )
             for worker in self._workers
         ]
         if len(self._workers) > 1:
-            main = self._acceptor_main
-            children.append(Child(name="acceptor", main=main, heartbeat=self._acceptor_heartbeat))
+            own, main = self._acceptor_heartbeat, self._acceptor_main
+            children.append(Child(name="acceptor", main=main, heartbeat=own))
         if self._http_sockets:
-            heartbeat = Heartbeat()
-            main = partial(self._http_main, heartbeat)
             waits = self._predecessor is not None  # which answers probes and scrapes meanwhile
-            children.append(Child(name="http", main=main, heartbeat=heartbeat, waits=waits))
+            children.append(Child(name="http", main=self._http_main, waits=waits))
         if self._config.store.at_brokers:
-            heartbeat = Heartbeat()
-            main = partial(self._follower_main, heartbeat)
-            children.append(Child(name="follower of the brokers", main=main, heartbeat=heartbeat))
+            children.append(Child(name="follower of the brokers", main=self._follower_main))
         if self._delivery is not None:
-            heartbeat = Heartbeat()
-            main = partial(self._deliverer_main, self._delivery, heartbeat)
-            children.append(Child(name="deliverer", main=main, heartbeat=heartbeat, ends_last=True))
+            main = partial(self._deliverer_main, self._delivery)
+            children.append(Child(name="deliverer", main=main, ends_last=True))
         return children
 
-    def _worker_main(self, worker: WorkerInputs) -> Callable[[], int]:
-        def main() -> int:
-            self._close_http()
-            for ports in self._broker_ports.values():
-                ports.begin(worker.number)
-            if worker.link is None:
-                worker.listening = self._listening
-            else:
-                self._close_addresses()
-            return run_worker(self._config, worker, self._lifeline)
+    def _worker_main(self, worker: WorkerInputs, _own: Heartbeat) -> int:
+        self._close_http()
+        for ports in self._broker_ports.values():
+            ports.begin(worker.number)
+        if worker.link is None:
+            worker.listening = self._listening
+        else:
+            self._close_addresses()
+        return run_worker(self._config, worker, self._lifeline)
 
-        return main
-
-    def _acceptor_main(self) -> int:
+    def _acceptor_main(self, own: Heartbeat) -> int:
         links = [worker.link for worker in self._workers if worker.link is not None]
         heartbeats = [worker.heartbeat for worker in self._workers]
         listening = dict(self._endpoint_sockets())
-        return acceptor.run(listening, links, heartbeats, self._acceptor_heartbeat, self._lifeline)
+        return acceptor.run(listening, links, heartbeats, own, self._lifeline)
 
     def _endpoint_sockets(self) -> Iterator[tuple[EndpointId, socket.socket]]:
         for number, listener in enumerate(self._config.listeners):

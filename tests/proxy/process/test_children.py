@@ -66,8 +66,8 @@ import os, signal, sys, time
 from pathlib import Path
 from proxy.process.children import Child, Children
 
-def lost():
-    child.heartbeat.beat()
+def lost(heartbeat):
+    heartbeat.beat()
     time.sleep(3600)
 
 child = Child(name="it", main=lost)
@@ -105,7 +105,7 @@ import os, signal
 from proxy.errors import ProxyError
 from proxy.process.children import Child, Children
 
-def lost():
+def lost(_heartbeat):
     raise ProxyError("its store is locked")
 
 children = Children([Child(name="follower", main=lost)], lambda: None, {})
