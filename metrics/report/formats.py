@@ -14,7 +14,7 @@ SHORT = 60
 ABSENT = "\N{EN DASH}"
 """The text for a value that is missing."""
 
-_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def visible(text: str) -> str:
@@ -62,18 +62,17 @@ def duration(ms: float | None) -> str:
     """Write a duration in its two largest units."""
     if ms is None:
         return ABSENT
-    if ms < 1000:
-        return f"{ms:.0f} ms"
-    for index, (unit, size) in enumerate(_UNITS):
-        if ms >= size:
-            whole, rest = divmod(ms, size)
-            text = f"{whole:.0f} {unit}"
-            if index + 1 < len(_UNITS):
-                smaller, smaller_size = _UNITS[index + 1]
-                if rest >= smaller_size and whole < 100:
-                    text += f" {rest // smaller_size:.0f} {smaller}"
-            return text
-    raise AssertionError("a second or more has a unit")
+    return f"{ms:.0f} ms" if ms < 1000 else two_units(int(ms / 1000))
+
+
+def two_units(seconds: int) -> str:
+    """Write whole seconds in their two largest units."""
+    parts: list[tuple[int, str]] = []
+    for unit, size in _UNITS:
+        amount, seconds = divmod(seconds, size)
+        if amount or parts:
+            parts.append((amount, unit))
+    return " ".join(f"{amount} {unit}" for amount, unit in parts[:2] if amount) or "0 s"
 
 
 def moment(ms: int | None) -> str:

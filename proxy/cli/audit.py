@@ -104,7 +104,8 @@ def print_uses(found: "Uses", output: Output) -> None:
     """Print uses, and on stderr what is missing."""
     import time
 
-    from proxy.ops.status.text import ago, number, size
+    from metrics.report.formats import number
+    from proxy.ops.status.text import ago, size
 
     now_ms = time.time_ns() // 1_000_000
 

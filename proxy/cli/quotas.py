@@ -51,15 +51,6 @@ if TYPE_CHECKING:
 
 app = group("Manage quotas.")
 
-UserDefaults = Annotated[
-    bool, typer.Option("--user-defaults", help="All users without a quota of their own.")
-]
-ClientIdDefaults = Annotated[
-    bool, typer.Option("--client-id-defaults", help="All client ids without a quota of their own.")
-]
-IpDefaults = Annotated[
-    bool, typer.Option("--ip-defaults", help="All addresses without a quota of their own.")
-]
 Limits = Annotated[list[str], typer.Argument(metavar="KEY=VALUE", hidden=True)]
 Keys = Annotated[list[str] | None, typer.Argument(metavar="KEY", hidden=True)]
 
@@ -79,15 +70,22 @@ class Named:
     user: Annotated[list[str], option("NAME", "A user. May be repeated.")] = field(
         default_factory=list
     )
-    user_defaults: UserDefaults = False
+    user_defaults: Annotated[
+        bool, typer.Option("--user-defaults", help="All users without a quota of their own.")
+    ] = False
     client_id: Annotated[
         list[str], option("ID", "A client id; with --user, of these users. May be repeated.")
     ] = field(default_factory=list)
-    client_id_defaults: ClientIdDefaults = False
+    client_id_defaults: Annotated[
+        bool,
+        typer.Option("--client-id-defaults", help="All client ids without a quota of their own."),
+    ] = False
     ip: Annotated[list[str], option("ADDRESS", "An address. May be repeated.")] = field(
         default_factory=list
     )
-    ip_defaults: IpDefaults = False
+    ip_defaults: Annotated[
+        bool, typer.Option("--ip-defaults", help="All addresses without a quota of their own.")
+    ] = False
 
     def filters(self) -> tuple[QuotaEntity, ...]:
         """Return every combination of the names given, each once; none if none is given.

@@ -226,8 +226,9 @@ def refuse_incomplete(silent: Sequence[str]) -> None:
 
 def print_sessions(sessions: Sequence[SessionFacts], output: Output) -> None:
     """Print a list of sessions."""
+    from metrics.report.formats import number
     from proxy.ops.status.snapshot import software
-    from proxy.ops.status.text import duration, number, size
+    from proxy.ops.status.text import duration, size
 
     def short(seconds: float | None) -> str:
         return duration(seconds).replace("min", "m").replace(" ", "")

@@ -58,13 +58,6 @@ _MAX_NAMED = 10
 app = group("Manage the users of SCRAM.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", hidden=True, callback=user_name)]
-PasswordFile = Annotated[
-    Path | None,
-    option("FILE", "Read the password from a file, - for stdin; without it, it is asked for."),
-]
-Iterations = Annotated[
-    int, option("COUNT", "Iterations that a guess costs.", min=MIN_ITERATIONS, max=MAX_ITERATIONS)
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +99,14 @@ def add(
     name: Name,
     mechanism: Annotated[ScramMechanism, option("MECHANISM", "SCRAM-SHA-256 or SCRAM-SHA-512.")],
     place: UsersPlace,
-    password_file: PasswordFile = None,
-    iterations: Iterations = DEFAULT_ITERATIONS,
+    password_file: Annotated[
+        Path | None,
+        option("FILE", "Read the password from a file, - for stdin; without it, it is asked for."),
+    ] = None,
+    iterations: Annotated[
+        int,
+        option("COUNT", "Iterations that a guess costs.", min=MIN_ITERATIONS, max=MAX_ITERATIONS),
+    ] = DEFAULT_ITERATIONS,
 ) -> None:
     """Add a user, or replace its password for this mechanism."""
     if not utf8(name):

@@ -146,7 +146,8 @@ def since_ms(text: str) -> int:
 
 def _joined(rows: "Iterable[_Row]") -> "list[_Row]":
     """Return the last of equal failures of logins, with their number and first time."""
-    from proxy.ops.status.text import moment, number
+    from metrics.report.formats import number
+    from proxy.ops.status.text import moment
 
     found: dict[object, _Row] = {}
     for at, row in enumerate(rows):

@@ -609,7 +609,7 @@ class Config(Section):
         if not self.upstream.bootstrap_servers:
             yield key, "is required without upstream.bootstrap.servers"
         if self.upstream.sasl and self.upstream.sasl_mechanism is None:
-            yield key, "is required: upstream configures no login of the proxy"
+            yield key, "is required: upstream configures no login, upstream.sasl.mechanism"
 
     @check
     def _check_usage(self) -> Problems:

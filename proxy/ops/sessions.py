@@ -123,7 +123,8 @@ class Sessions:
             "overrides": len(settings.reauth_overrides),
             "max_reauth_ms": settings.connections_max_reauth_ms,
             "enforces_token_expiry": settings.reauth_enforce_token_expiry,
-            "mechanisms": list(settings.sasl_enabled_mechanisms) or _unnamed(settings),
+            "mechanisms": list(settings.sasl_enabled_mechanisms)
+            or (["the brokers'"] if settings.relays_logins else []),
             "connections": len(listener.clients),
             "max_connections": listener.max_connections,
             "terms_changed_s": _seconds(monotonic() - listener.terms_changed_at),
@@ -172,11 +173,6 @@ class Sessions:
         clients = iter([client for listener in listeners for client in listener.clients])
         while some := list(islice(clients, size)):
             yield some
-
-
-def _unnamed(settings: config.Listener) -> list[str]:
-    """Return a placeholder for the mechanisms of a listener without a list of them."""
-    return ["the brokers'"] if settings.relays_logins else []
 
 
 def _survey(clients: Iterable[SessionClient], left: dict[str, Histogram], now: float) -> int:

@@ -14,6 +14,7 @@ from shlex import quote as quote_for_shell
 from typing import Final
 from urllib.parse import quote
 
+from metrics.report.formats import count
 from proxy.admin.properties import Login
 from proxy.brokers.access import Access, open_access, token_source
 from proxy.brokers.client_identity import ClientLogins
@@ -28,7 +29,6 @@ from proxy.errors import BrokerFault, ConfigError, LoginRefused
 from proxy.net.ports import named_ports
 from proxy.net.sockets import Claim, connect_privately, numeric_host
 from proxy.net.tls_contexts import open_listener_tls, open_upstream_tls
-from proxy.ops.status.text import plural
 from proxy.process.cluster_probe import Spoken, logged_in, recognize
 from proxy.store.users_file import Users
 from proxy.wire.metadata import ClusterView
@@ -212,7 +212,7 @@ async def _answered(
     if not access.clients_log_in:
         cluster = await fetch_metadata(address.host, address.port, access)
         taken += "" if access.identity is None else ", and takes the proxy's login"
-    has = plural(len(cluster.brokers), "broker")
+    has = count(len(cluster.brokers), "broker")
     return cluster, f"broker {address} answers{taken}; the cluster has {has}"
 
 

@@ -25,6 +25,7 @@ from metrics.event_writer import EventWriter
 from metrics.events import SCHEMA_VERSION, EventKind, connection_ids
 from metrics.history import Cadence, Timeline, UnauthenticatedEventLimit
 from metrics.process import report_process
+from metrics.report.formats import count
 from metrics.snapshot import Snapshot
 from metrics.tally import Tally
 from metrics.usage import UsageLog
@@ -48,7 +49,7 @@ from proxy.ops.rollout_service import RolloutService
 from proxy.ops.sessions import Sessions
 from proxy.ops.status.recent import CounterHistory
 from proxy.ops.status.session_facts import Condition
-from proxy.ops.status.text import duration, plural
+from proxy.ops.status.text import duration
 from proxy.ops.worker_queries import serve_control
 from proxy.rollout import Decision, Promotions
 from proxy.scheduling.lifeline import heed_parent, supervised
@@ -576,7 +577,7 @@ class Worker:
         found.append(Condition("configuration", "last reload", state, good=not stale))
         if self._events is not None:
             lost, directory = self._events.lost, str(settings.events.directory)
-            state = f"{plural(lost, 'event')} lost since the start" if lost else "no event lost"
+            state = f"{count(lost, 'event')} lost since the start" if lost else "no event lost"
             where = f"{directory}, worker {self.number}" if lost else directory
             found.append(Condition("event log", where, state, good=not lost))
         for listener in self._listeners:

@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from metrics.events import EventKind
+from metrics.report.formats import count, number
 from proxy.ops.status import snapshot
 from proxy.ops.status.recent import Incident
 from proxy.ops.status.session_facts import (
@@ -31,7 +32,7 @@ from proxy.ops.status.snapshot import (
     TopNames,
     software,
 )
-from proxy.ops.status.text import ago, duration, moment, number, plural, rate, size
+from proxy.ops.status.text import ago, duration, moment, rate, size
 from sasl.states import Enforcement
 
 MAX_CHARACTERS: Final = 64
@@ -188,9 +189,9 @@ def _header(overview: Overview, about: About) -> Markup:
     troubles = sum(not one.good for one in snapshot.conditions(overview))
     text, kind = ("ready", "good") if ready else ("not ready", "bad")
     if ready and troubles:
-        text, kind = f"ready, with {plural(troubles, 'problem')} below", "warn"
+        text, kind = f"ready, with {count(troubles, 'problem')} below", "warn"
     badge = tag("span", text, class_=f"badge {kind}")
-    workers = plural(len(overview.workers), "worker")
+    workers = count(len(overview.workers), "worker")
     what = f"{about.version} ({about.build}) on {about.host}, {workers}"
     header = tag(
         "header",
@@ -409,9 +410,9 @@ MAX_TROUBLES: Final = 3
 
 def listener_row(one: ListenerFacts) -> tuple[Markup, ...]:
     """Return the row of a listener."""
-    exceptions = [plural(one.overrides, "override")] if one.overrides else []
+    exceptions = [count(one.overrides, "override")] if one.overrides else []
     if one.on_old_terms:
-        exceptions.append(f"{plural(one.on_old_terms, 'session')} on terms before the last reload")
+        exceptions.append(f"{count(one.on_old_terms, 'session')} on terms before the last reload")
     return (
         _two(name(one.name), one.address),
         _two(
@@ -558,7 +559,7 @@ def _capability_of(can_reauthenticate: bool | None, times: int) -> Markup:
         return name(None)
     if not can_reauthenticate:
         return _badge("cannot", "warn")
-    return _one(f"yes, {plural(times, 'time')}") if times else _one("not yet")
+    return _one(f"yes, {count(times, 'time')}") if times else _one("not yet")
 
 
 def _troubles(group: PrincipalSummary, now_ms: int) -> Markup:
@@ -567,7 +568,7 @@ def _troubles(group: PrincipalSummary, now_ms: int) -> Markup:
         tag(
             "div",
             _kind(EventKind(kind), known=True),
-            tag("small", f"{plural(tally.times, 'time')}, {ago(tally.last_ms, now_ms)}"),
+            tag("small", f"{count(tally.times, 'time')}, {ago(tally.last_ms, now_ms)}"),
         )
         for kind, tally in latest
     ]

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from typing import Final
 
+from metrics.report.formats import two_units
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -10,14 +12,8 @@ def duration(seconds: float | None) -> str:
     """Return a time span in its two largest units; None is a dash."""
     if seconds is None:
         return "-"
-    sign, left = ("-" if seconds < 0 else ""), round(abs(seconds))
-    days, left = divmod(left, 86_400)
-    hours, left = divmod(left, 3_600)
-    minutes, left = divmod(left, 60)
-    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (left, "s"))
-    first = next((at for at, (number, _) in enumerate(parts) if number), len(parts) - 1)
-    shown = [f"{number} {unit}" for number, unit in parts[first : first + 2] if number]
-    return sign + (" ".join(shown) or "0 s")
+    sign, whole = ("-" if seconds < 0 else ""), round(abs(seconds))
+    return sign + two_units(whole)
 
 
 def ago(then_ms: int, now_ms: int) -> str:
@@ -46,13 +42,3 @@ def rate(per_second: float) -> str:
     if per_second >= 1 or not per_second:
         return f"{per_second:,.0f} /s" if per_second >= 10 else f"{per_second:.2g} /s"
     return f"{60 * per_second:.2g} /min"
-
-
-def number(count: int) -> str:
-    """Return a number with separators of thousands."""
-    return f"{count:,}"
-
-
-def plural(count: int, what: str) -> str:
-    """Return a number with a noun, whose plural is regular."""
-    return f"{number(count)} {what}" if count == 1 else f"{number(count)} {what}s"
