@@ -175,11 +175,9 @@ class CredentialSource(Protocol):
 
     def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         """Return the user's verifier for this mechanism; None if it does not exist."""
-        ...
 
     def shape_shares(self, mechanism: ScramMechanism) -> ShapeShares:
         """Return the distribution of this mechanism's shapes, which is computed in advance."""
-        ...
 
 
 class NoVerifier(ValueError):

@@ -52,31 +52,25 @@ class Reader(Protocol):
     @property
     def name(self) -> str | None:
         """Name of the principal, without its type; None if it is opaque."""
-        ...
 
     @property
     def description(self) -> str:
         """Description of an opaque principal, appended to its mechanism; empty if there is no
         description."""
-        ...
 
     @property
     def facts(self) -> LoginFacts:
         """Facts by which the login can be blocked."""
-        ...
 
     @property
     def is_opaque(self) -> bool:
         """True if messages of the mechanism never reveal a name or the end of the exchange."""
-        ...
 
     def heard(self, message: bytes) -> None:
         """Read the client's next message."""
-        ...
 
     def answered(self, data: bytes) -> Progress:
         """Read the broker's answer to it, which is not an error. Raises MalformedMessage."""
-        ...
 
 
 @final

@@ -89,26 +89,21 @@ class ClientExchange(Protocol):
     @property
     def mechanism(self) -> str:
         """Name of the mechanism in SaslHandshake."""
-        ...
 
     @property
     def secret(self) -> str:
         """Password or token, which no log may contain, even if a server repeats it."""
-        ...
 
     @property
     def expires(self) -> bool:
         """True if the session must have an end: a server that announces none is refused."""
-        ...
 
     def first(self) -> bytes:
         """Return the client's first message."""
-        ...
 
     def step(self, challenge: bytes) -> bytes | Derive | None:
         """Return the next message; None at the end of the exchange, when the server is
         authenticated if the mechanism supports that. Raises LoginError."""
-        ...
 
 
 class PlainClient:

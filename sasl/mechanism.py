@@ -178,7 +178,6 @@ class Exchange(Protocol):
 
     def step(self, message: bytes, now: float) -> Step:
         """Process the client's next message, and return the result."""
-        ...
 
 
 class Mechanism(Protocol):
@@ -188,8 +187,6 @@ class Mechanism(Protocol):
     @property
     def name(self) -> str:
         """IANA name, as clients send it in SaslHandshake, e.g. `SCRAM-SHA-256`."""
-        ...
 
     def exchange(self) -> Exchange:
         """Begin an authentication."""
-        ...

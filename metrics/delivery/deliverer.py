@@ -23,7 +23,6 @@ class Sink(Protocol):
     @property
     def batch_bytes(self) -> int:
         """Largest size of a batch in bytes."""
-        ...
 
     def deliver(self, batch: Batch) -> int:
         """Deliver the lines of a batch, at least one.
@@ -32,7 +31,6 @@ class Sink(Protocol):
         When it returns, all others are stored. Raises DeliveryFailed, after which some lines may
         have arrived.
         """
-        ...
 
 
 @dataclass(slots=True)

@@ -72,42 +72,35 @@ class Authority(Protocol):
     @property
     def auditing(self) -> bool:
         """True if denials are only counted: results must then not be cached."""
-        ...
 
     def may(
         self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
     ) -> bool:
         """Return whether the operation is allowed. `report` counts and logs a denial; it is False
         if the check only filters a list, as in Kafka."""
-        ...
 
     def permits(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """Return whether the ACLs allow the operation, also in audit mode: for a permission that
         suffices in place of another one, which is checked next. A denial is not reported."""
-        ...
 
     def may_each(
         self, operation: Operation, resource_type: ResourceType, names: Sequence[str]
     ) -> list[bool]:
         """Return whether the operation is allowed on each of these resources, to filter a list:
         denials are not reported."""
-        ...
 
     def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
         """Return whether the operation is allowed on any resource of the type
         (`authorizeByResourceType`)."""
-        ...
 
     def operations_each(self, resource_type: ResourceType, names: Sequence[str]) -> list[int]:
         """Return the bit field of `operations` for each of these resources."""
-        ...
 
     def reused(self, key: Hashable, content: bytes, cut: Callable[[], bytes]) -> bytes:
         """Return the result of `cut`, or the cached one for the same content.
 
         The result must depend only on `content`, `key` and the client's permissions.
         """
-        ...
 
     def may_every(
         self,
@@ -119,7 +112,6 @@ class Authority(Protocol):
     ) -> bool:
         """Return whether the operation is certainly allowed on every resource whose name has this
         prefix, existing or not; `""` stands for all resources of the type."""
-        ...
 
     def may_administer(self, operation: Operation) -> bool:
         """Return whether the client may do the operation on ACLs, quotas and users: a permission on
@@ -128,11 +120,9 @@ class Authority(Protocol):
         Also enforced with `authorizer.mode: audit`: otherwise a client could grant itself
         permissions that still apply when enforcement begins.
         """
-        ...
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
         """Return the authorized-operations bit field: bit N is the operation with code N."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +171,6 @@ class ClientAuthority(Authority, Protocol):
     def allowed_topics(self) -> AllowedTopics:
         """Topics that the ACLs in force allow, as far as connections have checked them. Replaced
         when the ACLs change, and never filled in audit mode."""
-        ...
 
 
 TopicNames = Mapping[bytes, str | None]

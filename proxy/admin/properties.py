@@ -80,7 +80,6 @@ class Identity(Protocol):
 
     async def exchange(self, host: str = "", /) -> ClientExchange:
         """Return a new exchange at a host with the current credentials. Raises LoginError."""
-        ...
 
 
 Login = Plain | Scram | OAuthBearer | Identity

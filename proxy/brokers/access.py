@@ -32,15 +32,12 @@ class UpstreamIdentity(Protocol):
 
     async def exchange(self, host: str = "", /) -> ClientExchange:
         """Begin a login at a broker's host with the current credentials. Raises LoginError."""
-        ...
 
     async def run(self) -> None:
         """Keep the credentials fresh; returns if there is nothing to do."""
-        ...
 
     def collect(self, snapshot: Snapshot) -> None:
         """Add the values of the identity."""
-        ...
 
 
 class PasswordIdentity:
@@ -105,12 +102,10 @@ class TlsSource(Protocol):
     @property
     def context(self) -> ssl.SSLContext:
         """The context of future connections."""
-        ...
 
     @property
     def expires_at(self) -> float | None:
         """Expiry of the proxy's own certificate in Unix time; None without a certificate."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

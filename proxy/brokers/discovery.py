@@ -268,7 +268,6 @@ class BrokerMemory(Protocol):
 
     async def exchange(self, learned: Mapping[int, BrokerAddress]) -> dict[int, BrokerAddress]:
         """Add the learned brokers, and return all. Raises BrokerFault."""
-        ...
 
 
 class ClusterDiscovery(Discovery):

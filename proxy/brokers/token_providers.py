@@ -73,7 +73,6 @@ class TokenProvider(Protocol):
 
         Called in a thread; again, in another thread, if a call takes longer than ten seconds.
         """
-        ...
 
 
 class ProvidedTokens(RenewedTokens):

@@ -90,16 +90,13 @@ class Administration(Protocol):
 
     def acls(self, filters: Sequence[AclFilter]) -> Iterable[Acl]:
         """Return the matching ACLs in any order, possibly more than once."""
-        ...
 
     def create_acls(self, acls: Sequence[Acl]) -> dict[Acl, str | None]:
         """Create ACLs; return the reason for which each could not be created, None if it exists
         now."""
-        ...
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> Sequence[Acl]:
         """Delete the ACLs that the filters find; return them, each once."""
-        ...
 
     def quotas(self, wanted: Sequence[QuotaEntity] | None = None) -> Quotas:
         """Return every quota, or those that any of `wanted` finds.
@@ -107,11 +104,9 @@ class Administration(Protocol):
         An entity finds the quotas of all entities that contain its parts: a user finds those of
         the user, and those of the user with a client id.
         """
-        ...
 
     def alter_quotas(self, changes: Changes) -> None:
         """Set quotas; None as a value removes a quota."""
-        ...
 
 
 @contextmanager

@@ -304,7 +304,6 @@ class Filters(Protocol[T_co]):
 
     def filters(self) -> Sequence[T_co]:
         """Return the filters that the options mean. Raises BadParameter."""
-        ...
 
 
 def filters_of_file(file: Path, group: Callable[..., Filters[T]], *, at_most: str) -> tuple[T, ...]:

@@ -40,7 +40,6 @@ class BufferedSide(Protocol):
     @property
     def peer_has_unsent(self) -> bool:
         """True if bytes that were read on this side wait in the buffer to be sent to the peer."""
-        ...
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Handle a connection that can be written to."""
@@ -50,7 +49,6 @@ class BufferedSide(Protocol):
 
     def eof_received(self) -> bool | None:
         """Handle the end of the peer's stream; False or None closes the connection."""
-        ...
 
     def pause_writing(self) -> None:
         """Handle a peer that does not read fast enough."""

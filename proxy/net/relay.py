@@ -76,19 +76,15 @@ class RelayHost(Protocol):
 
         Its result is passed to the connection by `client.call`, or `broker_connected`.
         """
-        ...
 
     def opened(self, client: "ClientSide") -> Connection | NotServed | None:
         """Return the connection of a client that connected; None refuses it."""
-        ...
 
     def closed(self, client: "ClientSide") -> None:
         """Handle the end of a client's connection."""
-        ...
 
     def wrong_protocol(self, client: "ClientSide", protocol: WrongProtocol) -> None:
         """Handle a client that began with another protocol, and was closed."""
-        ...
 
 
 class _Side(asyncio.Protocol):

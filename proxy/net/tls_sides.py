@@ -39,11 +39,9 @@ class HandshakeSlots(Protocol):
 
     def acquire(self, key: "ServerTls", owner: str, go: Callable[[], None]) -> None:
         """Call `go` when `key` has a slot, which may be at once; owners take turns."""
-        ...
 
     def release(self, key: "ServerTls") -> None:
         """Release the slot, or stop waiting for one; a second call has no effect."""
-        ...
 
 
 class ServerTls(TlsTransport):

@@ -42,11 +42,9 @@ class SessionClient(Protocol):
     @property
     def connection(self) -> Connection | None:
         """The client's connection; None if it was refused."""
-        ...
 
     def call(self, what: Callable[[Connection, float], None]) -> None:
         """Call `what` with the connection and the time, and carry out its commands."""
-        ...
 
 
 class SessionListener(Protocol):
@@ -62,7 +60,6 @@ class SessionListener(Protocol):
     @property
     def clients(self) -> Collection[SessionClient]:
         """Clients that are connected."""
-        ...
 
 
 class Sessions:

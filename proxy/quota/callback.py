@@ -69,7 +69,6 @@ class QuotaCallback(Protocol):
 
         Raise ConfigError or ValueError for invalid settings; the proxy then does not start.
         """
-        ...
 
     def quota_metric_tags(
         self, quota_type: ClientQuotaType, principal: str, client_id: str
@@ -81,7 +80,6 @@ class QuotaCallback(Protocol):
         groups. `client_id` may be empty. The tags become labels of metrics, so the number of
         different sets must be bounded: never use one set per request.
         """
-        ...
 
     def quota_limit(self, quota_type: ClientQuotaType, metric_tags: Tags) -> float | None:
         """Return the limit of the quota with these tags, as `quota_metric_tags` returned them.
@@ -89,17 +87,14 @@ class QuotaCallback(Protocol):
         The unit is bytes per second, percent, or mutations per second. None means that there is no
         limit, or that the tags are no longer in use.
         """
-        ...
 
     def update_quota(
         self, quota_type: ClientQuotaType, quota_entity: QuotaEntity, new_value: float
     ) -> None:
         """Handle a quota that was set in the store, or that the store contained at startup."""
-        ...
 
     def remove_quota(self, quota_type: ClientQuotaType, quota_entity: QuotaEntity) -> None:
         """Handle a quota that was removed from the store."""
-        ...
 
     def quota_reset_required(self, quota_type: ClientQuotaType) -> bool:
         """Return whether results may have changed since the last call for reasons unknown to the
@@ -107,15 +102,12 @@ class QuotaCallback(Protocol):
 
         Called about once a second.
         """
-        ...
 
     def update_cluster_metadata(self, cluster: Cluster) -> bool:
         """Handle a change of the cluster; return whether limits changed."""
-        ...
 
     def close(self) -> None:
         """Release all resources; no other method is called afterwards."""
-        ...
 
 
 class DefaultQuotaCallback:

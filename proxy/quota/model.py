@@ -250,15 +250,12 @@ class QuotaStore(Protocol):
 
     def quota_version(self) -> int:
         """Return the number of the last change of quotas."""
-        ...
 
     def quota_snapshot(self) -> QuotaSnapshot:
         """Return all quotas, with their version."""
-        ...
 
     def alter_quotas(self, changes: Changes) -> None:
         """Set and remove limits in one transaction. Removing a missing limit is not an error."""
-        ...
 
 
 class CachedQuotas:

@@ -75,11 +75,9 @@ class CredentialStore(Protocol):
 
     def version(self) -> int:
         """Return the number of the last change of credentials."""
-        ...
 
     def credential_snapshot(self) -> CredentialSnapshot:
         """Return every credential, with the version of the snapshot."""
-        ...
 
     def alter_credentials(
         self,
@@ -91,7 +89,6 @@ class CredentialStore(Protocol):
 
         Return the keys in `delete` that did not exist. They do not prevent the other changes.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +117,6 @@ class UserStore(CredentialStore, Protocol):
 
     def scram_fake_secret(self) -> bytes:
         """Return the 32 random bytes from which salts of users that do not exist are derived."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,6 @@ class DenialObserver(Protocol):
 
     def denied(self, connection: Connection, notice: DenialNotice, now: float) -> None:
         """Record that a connection was denied something, or would have been."""
-        ...
 
 
 class AclService:

@@ -175,7 +175,6 @@ class Evictable(Protocol):
 
     def evict(self) -> None:
         """Close the connection now, in favour of another."""
-        ...
 
 
 C = TypeVar("C", bound=Evictable)
