@@ -12,6 +12,7 @@ from proxy.handlers.acls import Acls
 from proxy.store import AclChanges, AclSnapshot, Store
 from tests.support.kio_messages import decode, encode, response_type
 from tests.support.messages import request_body
+from tests.support.tables import table
 
 # ACLs and their store
 
@@ -73,25 +74,11 @@ def acl(
 
 Result = tuple[str, str | None]
 DONE: Result = ("none", "")
-NOT_THE_CLUSTER: Result = (
-    "invalid_request",
-    "The only valid name for the CLUSTER resource is kafka-cluster",
-)
 NO_NAME: Result = ("invalid_request", "Invalid empty resource name")
-NO_HOST: Result = ("invalid_request", "Host pattern cannot be null or empty")
-NO_BLOCK: Result = ("invalid_request", "Invalid CIDR notation '10.0/8': Could not parse [10.0/8]")
 
 
 def unknown(field: str, value: str = "UNKNOWN") -> Result:
     return ("invalid_request", f"Invalid {field} {value}")
-
-
-def no_colon(principal: str) -> Result:
-    return (
-        "invalid_request",
-        f"Could not parse principal from `{principal}` (no colon is present separating the"
-        " principal type from the principal name)",
-    )
 
 
 def creation(**changes: Any) -> dict[str, Any]:
@@ -120,72 +107,18 @@ def asking(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-CREATIONS_SEEN: list[tuple[dict[str, Any], Result]] = [
-    ({}, DONE),
-    # codes that later Kafka versions may define
-    *[({"resource_type": code}, unknown("resourceType")) for code in (-1, 8, 99)],
-    *[({"resource_pattern_type": code}, unknown("patternType")) for code in (-3, 5)],
-    *[({"operation": code}, unknown("operation")) for code in (-1, 16, 99)],
-    *[({"permission_type": code}, unknown("permissionType")) for code in (-5, 4)],
-    # names
-    ({"resource_name": ""}, NO_NAME),
-    ({"resource_name": "n" * 300}, DONE),
-    ({"resource_type": 4}, NOT_THE_CLUSTER),
-    ({"resource_type": 4, "resource_name": ""}, NOT_THE_CLUSTER),
-    ({"resource_type": 4, "resource_name": "kafka", "resource_pattern_type": 4}, NOT_THE_CLUSTER),
-    ({"resource_type": 4, "resource_name": "kafka-cluster"}, DONE),
-    ({"resource_type": 4, "resource_name": "kafka-cluster", "resource_pattern_type": 4}, DONE),
-    ({"resource_type": 8, "resource_name": ""}, NO_NAME),
-    ({"resource_type": 7}, DONE),
-    # principals: anything with a colon
-    *[({"principal": text}, no_colon(text)) for text in ("", "alice", "*")],
-    *[({"principal": text}, DONE) for text in (":", "User:", ":x", "a:b:c")],
-    # hosts: anything but an empty one
-    *[({"host": text}, DONE) for text in ("not an ip", "10.0.0.0/8", "*" * 300)],
-    # every operation on every resource type
-    *[({"operation": code}, DONE) for code in range(2, 16)],
-    # which of several errors is reported
-    ({"operation": 99, "principal": "alice"}, unknown("operation")),
-    ({"resource_type": 4, "operation": 99}, NOT_THE_CLUSTER),
-    (
-        {
-            "resource_type": 99,
-            "resource_pattern_type": 9,
-            "operation": 99,
-            "permission_type": 9,
-            "principal": "alice",
-        },
-        unknown("resourceType"),
-    ),
-]
+def _seen(name: str) -> list[tuple[dict[str, Any], Result]]:
+    return [(changes, (error, message)) for changes, (error, message) in table(__file__, name)]
 
 
-CREATIONS_SEEN_SINCE_4_4: list[tuple[dict[str, Any], Result]] = [
-    ({"host": ""}, NO_HOST),
-    ({"host": "10.0/8"}, NO_BLOCK),
-    ({"host": "", "resource_type": 4}, NOT_THE_CLUSTER),
-    ({"host": "", "resource_name": ""}, NO_NAME),
-    ({"host": "", "permission_type": 4}, unknown("permissionType")),
-    ({"host": "", "principal": "alice"}, no_colon("alice")),
-]
-
+CREATIONS_SEEN = _seen("creations_seen")
+CREATIONS_SEEN_SINCE_4_4 = _seen("creations_seen_since_4_4")
+FILTERS_SEEN = _seen("filters_seen")
+"""As deletions that match nothing; DescribeAcls answers all of them with an empty result."""
 
 UNKNOWN_PATTERN: Result = ("invalid_request", "Unknown patternFilter.")
 UNKNOWN_ENTRY: Result = ("invalid_request", "Unknown entryFilter.")
 APPLIED: Result = ("none", None)
-
-FILTERS_SEEN: list[tuple[dict[str, Any], Result]] = [
-    ({"resource_type_filter": 99}, UNKNOWN_PATTERN),
-    ({"pattern_type_filter": 9}, UNKNOWN_PATTERN),
-    ({"operation": 99}, UNKNOWN_ENTRY),
-    ({"permission_type": 9}, UNKNOWN_ENTRY),
-    ({"resource_type_filter": 99, "operation": 99}, UNKNOWN_PATTERN),
-    ({"resource_type_filter": 4, "resource_name_filter": "x"}, APPLIED),
-    ({"resource_name_filter": ""}, APPLIED),
-    ({"principal_filter": ""}, APPLIED),
-    ({"principal_filter": "x"}, APPLIED),
-]
-"""As deletions that match nothing; DescribeAcls answers all of them with an empty result."""
 
 FILTERS_BETTER: list[tuple[dict[str, Any], Result]] = [
     # Kafka closes the connection

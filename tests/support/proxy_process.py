@@ -677,38 +677,9 @@ def _pump(process: subprocess.Popen[str], lines: "queue.SimpleQueue[str]") -> No
 
 # An operator's configuration
 
-BASE = """\
-upstream:
-  bootstrap.servers: 127.0.0.1:9092
-listeners:
-  - name: clients
-    address: 0.0.0.0:9094
-    routing: gateway
-    advertised.host: 127.0.0.1
-    broker.ports: 9100-9199
-    sasl.enabled.mechanisms: [OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512]
-    connections.max.reauth.ms: 3600000
-    reauth.enforcement: enforce
-    sasl.oauthbearer.jwks.endpoint.url: file:jwks.json
-    sasl.oauthbearer.expected.audience: [kafka]
-    sasl.oauthbearer.expected.issuer: https://issuer.test
-authorizer:
-  mode: off
-  super.users: [User:admin]
-store:
-  url: sqlite:state.db
-events:
-  directory: events
-http:
-  address: 127.0.0.1:9404
-workers: 1
-"""
-SIDECAR = """\
-  - name: sidecar
-    address: 127.0.0.1:9300
-    routing: sidecar
-    sasl.enabled.mechanisms: [SCRAM-SHA-256]
-"""
+BASE = Path(__file__).with_name("base.yaml").read_text()
+SIDECAR = Path(__file__).with_name("sidecar.yaml").read_text()
+"""Another listener."""
 
 
 # The command line, in this process
