@@ -340,14 +340,25 @@ class RunningListener:
     broker: FakeBroker
     log: list[str]
     upstream: DiscoveredBroker
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    """Of all clients, which are closed in the end."""
+
+    @property
+    def connection(self) -> Connection:
+        """That of the only client."""
+        (client,) = self.listener.clients
+        assert client.connection is not None
+        return client.connection
 
     async def connect(
         self, tls: ssl.SSLContext | None = None, local_addr: tuple[str, int] | None = None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         name = "localhost" if tls else None
-        return await asyncio.open_connection(
+        reader, writer = await asyncio.open_connection(
             "127.0.0.1", self.port, ssl=tls, server_hostname=name, local_addr=local_addr
         )
+        self.writers.append(writer)
+        return reader, writer
 
     async def principal(self, tls: ssl.SSLContext | None = None) -> str:
         """Principal of a client whose Metadata reached the broker, or the failure."""
@@ -410,9 +421,12 @@ async def listen(
         endpoint = Endpoint(listener, lambda: upstream)
         server = await services.loop.create_server(endpoint.client, sock=sock or listening())
         port = server.sockets[0].getsockname()[1]
+        running = RunningListener(listener, port, broker, log, upstream)
         try:
-            yield RunningListener(listener, port, broker, log, upstream)
+            yield running
         finally:
+            for writer in running.writers:
+                writer.close()
             server.close()
             for client in list(listener.clients):
                 client.call(finishing(CloseReason.KILLED))

@@ -30,20 +30,11 @@ async def play(
     given = RELAYS | {key.replace("_", "."): value for key, value in more.items()}
     served = listen(directory, given, behind=behind, access=access, sock=sock, rights=rights)
     async with served as running:
-        try:
-            yield running, behind
-        finally:
-            while opened:
-                opened.pop().writer.close()
-
-
-opened: list[Client] = []
+        yield running, behind
 
 
 async def connected(running: RunningListener, **how: Any) -> Client:
-    """Connect a client that is closed at the end of the test."""
-    opened.append(Client(*await running.connect(**how)))
-    return opened[-1]
+    return Client(*await running.connect(**how))
 
 
 def has_connections(broker: Authenticator, number: int) -> bool:

@@ -81,14 +81,11 @@ async def test_a_session_ends_when_its_certificate_does(directory: Path) -> None
         reader, writer = await running.connect(tls)
         writer.write(api_versions(1))
         await read_frame(reader)
-        (client,) = running.listener.clients
-        assert client.connection is not None
-        ends_at, reason = client.connection._ends_at
+        ends_at, reason = running.connection._ends_at
         assert reason is CloseReason.CERTIFICATE_EXPIRED
         certificate = load_pem_x509_certificate(ALICE.certificate)
         left = certificate.not_valid_after_utc.timestamp() - time()
         assert ends_at - monotonic() == pytest.approx(left, abs=60)
-        writer.close()
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -167,20 +164,16 @@ async def test_no_reload_lets_in_who_was_to_log_in(directory: Path, protocol: st
         reader, writer = await running.connect()
         writer.write(handshake(1, "SCRAM-SHA-256"))
         assert (await read_frame(reader))[4:6] == b"\0\0"
-        writer.close()
 
 
 async def test_a_handshake_under_way_is_nobody(directory: Path) -> None:
     """It is a connection that is counted and timed, but has no principal and no way to a broker."""
     async with listen(directory, REQUIRED) as running:
-        _, writer = await running.connect()
+        await running.connect()
         await until(lambda: bool(running.listener.clients))
-        (client,) = running.listener.clients
-        assert client.connection is not None
-        assert client.connection.principal is None
-        timeout = client.connection.rules.authentication_timeout
-        assert client.connection.next_deadline() == client.connection.connected_at + timeout
-        writer.close()
+        assert running.connection.principal is None
+        timeout = running.connection.rules.authentication_timeout
+        assert running.connection.next_deadline() == running.connection.connected_at + timeout
 
 
 PROXY_V2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0a\0\0\1\x0a\0\0\2\x12\x34\x23\x86"
@@ -240,7 +233,6 @@ async def test_a_client_of_the_wrong_protocol_is_logged(
         writer.write(sent)
         with suppress(ConnectionError):
             assert await reader.read() == b""
-        writer.close()
     assert [record.getMessage() for record in caplog.records] == [
         f"listener clients: 127.0.0.1 {reported}"
     ]

@@ -207,18 +207,16 @@ async def test_a_user_that_is_removed_fails_at_the_next_re_authentication(direct
             return error, lifetime
 
         assert await log_in(SECRET) == (0, 3_600_000)
-        (client,) = running.listener.clients
-        assert client.connection is not None
-        assert client.connection.principal == "User:alice"
+        connection = running.connection
+        assert connection.principal == "User:alice"
         writer.write(metadata(3))
         await read_frame(reader)
-        client.connection.session._reauthentication_began = -1.0
+        connection.session._reauthentication_began = -1.0
         assert await log_in(SECRET) == (0, 3_600_000)
         write_users(path, bob=hashed(b"other"))
         await file.refresh()
-        client.connection.session._reauthentication_began = -1.0
+        connection.session._reauthentication_began = -1.0
         error, _ = await log_in(SECRET)
         assert error == 58
         assert await reader.read() == b""
-        assert client.connection.authentication._waiting_content == b""
-        writer.close()
+        assert connection.authentication._waiting_content == b""

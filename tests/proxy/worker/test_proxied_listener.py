@@ -82,11 +82,8 @@ async def test_the_client_has_the_address_of_the_header(
             await asyncio.sleep(0)
         await read_frame(reader)
         assert hosts(running) == [address]
-        (client,) = running.listener.clients
-        assert client.connection is not None
-        assert client.connection.peer_host == address
+        assert running.connection.peer_host == address
         assert running.listener.connection_count == 1
-        writer.close()
 
 
 async def test_tls_begins_after_the_header(directory: Path) -> None:
@@ -100,7 +97,6 @@ async def test_tls_begins_after_the_header(directory: Path) -> None:
         assert hosts(running) == ["2001:db8::7"]
         (client,) = running.listener.clients
         assert client._transport._group == address_group("2001:db8::7")  # type: ignore[union-attr]
-        writer.close()
 
 
 @pytest.mark.parametrize(
@@ -187,7 +183,6 @@ async def test_a_health_check_that_stays_connected_is_closed_without_a_trace(
         check.give_up("late")
         assert await ends(reader)
         assert running.log == []
-        writer.close()
 
 
 async def test_a_peer_with_too_many_unfinished_headers_loses_its_own_oldest(
@@ -198,7 +193,7 @@ async def test_a_peer_with_too_many_unfinished_headers_loses_its_own_oldest(
         running.listener.proxy_headers._most = 2
         other, other_writer = await running.connect(local_addr=SECOND)
         await until(lambda: running.listener.connection_count == 1)
-        first, first_writer = await running.connect()
+        first, _ = await running.connect()
         await until(lambda: running.listener.connection_count == 2)
         second, second_writer = await running.connect()
         assert await ends(first)
@@ -208,18 +203,16 @@ async def test_a_peer_with_too_many_unfinished_headers_loses_its_own_oldest(
             await read_frame(reader)
             writer.close()
             await until(lambda: running.listener.connection_count < 2)
-        first_writer.close()
 
 
 async def test_a_drain_closes_connections_without_a_header(directory: Path) -> None:
     async with listen(directory, BEHIND) as running:
-        reader, writer = await running.connect()
+        reader, _ = await running.connect()
         await until(lambda: running.listener.connection_count == 1)
         assert running.listener.proxy_headers is not None
         running.listener.proxy_headers.close()
         assert await ends(reader)
         assert running.log == []
-        writer.close()
 
 
 # Headers on connections to brokers, before TLS and before any request
@@ -287,7 +280,6 @@ async def test_the_broker_s_side_learns_the_client_s_address(
         for _ in range(2):
             await read_frame(reader)
         assert broker.named == [("192.0.2.7", 0) if given is BEHIND else ("127.0.0.1", port)]
-        writer.close()
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])

@@ -50,7 +50,6 @@ from tests.support.relayed_listener import (
     RELAYS,
     connected,
     has_connections,
-    opened,
     play,
     slots_taken,
 )
@@ -233,9 +232,7 @@ async def test_an_ipv4_client_of_an_ipv6_socket_has_its_ipv4_address(tmp_path: P
         await client.ask(authenticate(2, b"token"))
         await client.metadata()
         assert running.log == ["authenticated Opaque:X-OWN@127.0.0.1"]
-        (served,) = running.listener.clients
-        assert served.connection is not None
-        assert served.connection.peer_host == "127.0.0.1"
+        assert running.connection.peer_host == "127.0.0.1"
 
 
 def opaque_broker() -> Authenticator:
@@ -312,9 +309,7 @@ async def test_groups_of_a_token_that_the_proxy_verifies_too(tmp_path: Path) -> 
         client = await connected(running)
         assert await log_in(client, good) == 0
         await client.metadata()
-        (served,) = running.listener.clients
-        assert served.connection is not None
-        assert served.connection.authentication.identity == Identity(
+        assert running.connection.authentication.identity == Identity(
             "User:alice", ["Group:analysts"]
         )
         other = await connected(running)
@@ -439,7 +434,7 @@ async def test_one_that_disconnects_frees_its_place(run: Callable[..., Play]) ->
         (user,) = await hold(running, 1)
         client = next(iter(running.listener.clients))
         user.cancel()
-        opened[-1].writer.close()
+        running.writers[-1].close()
         await until(lambda: client not in running.listener.clients)
         assert held(running) == 0
         await start(broker)
