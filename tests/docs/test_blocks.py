@@ -28,26 +28,25 @@ BLOCK: Final = re.compile(r"^( *)```(\S*)\n(.*?)^ *```$", re.MULTILINE | re.DOTA
 
 NOT_RUN: Final = {
     "auditwheel": "needs a built wheel",
-    "cosign": "needs a published release",
     "curl": "needs a running proxy",
-    "diff": "needs a published release",
     "docker": "needs a container engine; tests/deploy builds the images without one",
     "export": "sets a variable",
-    "gh": "needs a published release",
     "helm": "tests/deploy renders the chart, tests/cluster installs it",
-    "kafka-acls.sh": "tests/kafka runs Kafka's tools",
-    "kafka-configs.sh": "tests/kafka runs Kafka's tools",
-    "kafka-console-producer.sh": "tests/kafka runs Kafka's tools",
     "keytool": "needs a Java key store",
     "kill": "needs a running proxy",
     "kubectl": "tests/cluster applies the manifests",
     "mvn": "downloads from Maven Central",
     "pip": "installs",
-    "pypi-attestations": "needs a published release",
     "sh": "the script that the command before has printed",
     "spark-submit": "tests/metrics/spark runs it",
-    "tar": "needs a published release",
     "uv": "installs",
+    **dict.fromkeys(
+        ("cosign", "diff", "gh", "pypi-attestations", "tar"), "needs a published release"
+    ),
+    **dict.fromkeys(
+        ("kafka-acls.sh", "kafka-configs.sh", "kafka-console-producer.sh"),
+        "tests/kafka runs Kafka's tools",
+    ),
     **dict.fromkeys(("chown", "chmod", "cp", "mv", "rm"), "a file of the proxy's host"),
     "deploy/transparent/redirect.sh": "changes the network's rules; tests/deploy runs it",
 }

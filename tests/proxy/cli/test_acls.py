@@ -212,21 +212,7 @@ def test_what_programs_get(store_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("options", "status"),
-    [
-        ("", 2),
-        ("--store {0}/missing.db", 2),
-        ("--config {0}/missing.yaml", 2),
-        ("--store {0}/state.db --bootstrap-server h:1", 2),
-        ("--store {0}/state.db --command-config {0}/c", 2),
-        ("--bootstrap-server nonsense", 2),
-        ("--bootstrap-server 127.0.0.1:1 --command-config {0}/missing", 2),
-        ("--command-config {0}/empty", 2),
-        ("--bootstrap-server 127.0.0.1:1", 1),
-        ("--store {0}/broken.db", 1),
-    ],
-)
+@pytest.mark.parametrize(("options", "status"), table(__file__, "without_acls"))
 def test_where_there_are_no_acls(store_path: Path, options: str, status: int) -> None:
     """One line, and a status that shows if another attempt may help."""
     store_path.with_name("broken.db").write_bytes(b"not a database" * 100)

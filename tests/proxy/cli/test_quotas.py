@@ -142,20 +142,7 @@ def asking(where: Path | Peer, *options: object) -> tuple[object, ...]:
     return ("quotas", "list", *way, *options)
 
 
-@pytest.mark.parametrize(
-    ("options", "entities"),
-    [
-        ("--user a --user b", ["a", "a/None", "a/c", "b/c"]),
-        ("--user a --user b --client-id c", ["a/c", "b/c"]),
-        ("--user a --client-id c --client-id nobody", ["a/c"]),
-        ("--user a --client-id c --client-id-defaults", ["a/None", "a/c"]),
-        ("--user-defaults --user <default>", ["<default>", "None", "None/c"]),
-        ("--ip 192.0.2.1 --ip 192.0.2.2", ["192.0.2.1"]),
-        ("--ip-defaults --ip 192.0.2.1", ["192.0.2.1", "None"]),
-        ("--user nobody --user no-one", []),
-        ("--user nobody", []),
-    ],
-)
+@pytest.mark.parametrize(("options", "entities"), table(__file__, "many_entities"))
 def test_many_entities(filled: Path, peer: Peer, options: str, entities: list[str]) -> None:
     """Every combination, as in `acls list`; on the store and in one round trip through a proxy."""
     kind = "ip" if "--ip" in options else "user"

@@ -272,7 +272,7 @@ def test_the_password_is_never_sent_to_another_server(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("hang", ["before TLS", "StartTLS", "bind"])
-def test_a_directory_that_hangs(
+async def test_a_directory_that_hangs(
     directory: Path, hang: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """libldap would wait for the handshake forever."""
@@ -287,19 +287,18 @@ def test_a_directory_that_hangs(
         await reader.read()
         writer.close()
 
-    async def run() -> None:
-        scheme = {"bind": "ldaps", "StartTLS": "ldap"}.get(hang, "ldaps without TLS")
-        async with serving(directory, handle, warnings.append, scheme) as one:
-            verdict = await one.verify("alice", SECRET)
-            assert isinstance(verdict, Failure)
-            assert verdict.detail == "has not answered within 0.2 s"
-            assert not one._idle
-
-    uvloop.run(run())
+    scheme = {"bind": "ldaps", "StartTLS": "ldap"}.get(hang, "ldaps without TLS")
+    async with serving(directory, handle, warnings.append, scheme) as one:
+        verdict = await one.verify("alice", SECRET)
+        assert isinstance(verdict, Failure)
+        assert verdict.detail == "has not answered within 0.2 s"
+        assert not one._idle
     assert len(warnings) == 1
 
 
-def test_an_idle_connection_is_used_again_until_the_directory_closes_it(directory: Path) -> None:
+async def test_an_idle_connection_is_used_again_until_it_is_closed(
+    directory: Path,
+) -> None:
     opened: list[asyncio.StreamWriter] = []
     binds: list[int] = []
 
@@ -311,28 +310,25 @@ def test_an_idle_connection_is_used_again_until_the_directory_closes_it(director
             binds.append(number)
             writer.write(result(BOUND, 49, number=number))
 
-    async def run() -> None:
-        async with serving(directory, handle, lambda _: None) as one:
+    async with serving(directory, handle, lambda _: None) as one:
 
-            async def refused() -> None:
-                verdict = await one.verify("alice", SECRET)
-                assert isinstance(verdict, Failure)
-                assert verdict.reason is FailureReason.BAD_CREDENTIALS
+        async def refused() -> None:
+            verdict = await one.verify("alice", SECRET)
+            assert isinstance(verdict, Failure)
+            assert verdict.reason is FailureReason.BAD_CREDENTIALS
 
-            for _ in range(3):
-                await refused()
-            assert (binds, len(opened)) == ([1, 2, 3], 1)
-            (idle,) = one._idle
-            opened[0].close()
-            await until(lambda: not idle.is_usable)
+        for _ in range(3):
             await refused()
-            opened[1].transport.abort()  # perhaps unnoticed
-            await refused()
-            assert len(opened) == 3
-            one._idle[0].used_at = -directories.MAX_IDLE_SECONDS
-            await refused()
-            assert len(opened) == 4
-            one.close()
-            assert not one._idle
-
-    uvloop.run(run())
+        assert (binds, len(opened)) == ([1, 2, 3], 1)
+        (idle,) = one._idle
+        opened[0].close()
+        await until(lambda: not idle.is_usable)
+        await refused()
+        opened[1].transport.abort()  # perhaps unnoticed
+        await refused()
+        assert len(opened) == 3
+        one._idle[0].used_at = -directories.MAX_IDLE_SECONDS
+        await refused()
+        assert len(opened) == 4
+        one.close()
+        assert not one._idle

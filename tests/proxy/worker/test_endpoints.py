@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from proxy.brokers.access import open_access
 from proxy.config import from_mapping
@@ -178,31 +177,27 @@ async def test_brokers_ports_accept_nobody_before_the_listener_does() -> None:
 
 
 @pytest.mark.parametrize("outside", [{1001}, {7, 1001}])
-def test_a_gateway_whose_brokers_have_no_port_is_not_ready(outside: set[int]) -> None:
+async def test_a_gateway_whose_brokers_have_no_port_is_not_ready(outside: set[int]) -> None:
     """It reached the cluster: the reason is the range of ports, and the one that fits is named."""
     first = free_port_range(3)
-
-    async def run() -> None:
-        async with FakeBroker() as broker:
-            broker.brokers = dict.fromkeys(sorted(outside), (HOST, broker.port))
-            routing, front = routed(broker, first)
-            routing._make_gateway(front)
-            assert routing._cluster is not None
-            await routing._cluster.round(0.0)
-            names = ", ".join(map(str, sorted(outside)))
-            assert routing.not_ready() == [
-                "listener gate: no broker is shown: no port in broker.ports,"
-                f" {first}-{first + 1}, for broker {names} ({len(outside)} in all):"
-                f" {first}-{first + 1001} would fit"
-            ]
-            assert front.gateway is not None
-            assert front.gateway.not_shown == len(outside)
-            broker.brokers = {0: (HOST, broker.port)}
-            await routing._cluster.round(10.0)
-            assert (routing.not_ready(), front.gateway.not_shown) == ([], 0)
-            routing.close()
-
-    asyncio.run(run())
+    async with FakeBroker() as broker:
+        broker.brokers = dict.fromkeys(sorted(outside), (HOST, broker.port))
+        routing, front = routed(broker, first)
+        routing._make_gateway(front)
+        assert routing._cluster is not None
+        await routing._cluster.round(0.0)
+        names = ", ".join(map(str, sorted(outside)))
+        assert routing.not_ready() == [
+            "listener gate: no broker is shown: no port in broker.ports,"
+            f" {first}-{first + 1}, for broker {names} ({len(outside)} in all):"
+            f" {first}-{first + 1001} would fit"
+        ]
+        assert front.gateway is not None
+        assert front.gateway.not_shown == len(outside)
+        broker.brokers = {0: (HOST, broker.port)}
+        await routing._cluster.round(10.0)
+        assert (routing.not_ready(), front.gateway.not_shown) == ([], 0)
+        routing.close()
 
 
 def authenticating() -> Authenticator:
@@ -295,37 +290,32 @@ async def test_brokers_without_a_port_are_noticed_in_what_clients_are_told(
     store.close()
 
 
-def test_a_replaced_worker_serves_the_connections_that_wait_for_its_brokers() -> None:
+async def test_a_replaced_worker_serves_the_connections_that_wait_for_its_brokers() -> None:
     """It was sent them before it died, and knows its brokers before it takes them."""
     first = free_port_range(3)
-
-    async def run() -> None:
-        link = Link(1)
-        async with FakeBroker() as broker:
-            broker.brokers = {0: (HOST, broker.port), 1: (HOST, broker.port)}
-            clients = []
-            for broker_id in (0, 1, 0, 1):
-                client, accepted = socket.socketpair()
-                assert link.send_connection(EndpointId(0, broker_id), accepted)
-                clients.append(await asyncio.open_connection(sock=client))
-            routing, front = routed(broker, first, link=link)
-            await routing.open({}, at_once)
-            for reader, writer in clients:
-                writer.write(handshake(1, SCRAM))
-                assert await read_frame(reader)
-                writer.close()
+    link = Link(1)
+    async with FakeBroker() as broker:
+        broker.brokers = {0: (HOST, broker.port), 1: (HOST, broker.port)}
+        clients = []
+        for broker_id in (0, 1, 0, 1):
             client, accepted = socket.socketpair()
-            assert link.send_connection(EndpointId(0, 7), accepted)
-            reader, writer = await asyncio.open_connection(sock=client)
-            assert await reader.read() == b""
+            assert link.send_connection(EndpointId(0, broker_id), accepted)
+            clients.append(await asyncio.open_connection(sock=client))
+        routing, front = routed(broker, first, link=link)
+        await routing.open({}, at_once)
+        for reader, writer in clients:
+            writer.write(handshake(1, SCRAM))
+            assert await read_frame(reader)
             writer.close()
-            assert "refused broker_unreachable" in observed(front), "its broker has left"
-            routing.close()
-        link.acceptor_end.close()
-        link.worker_end.close()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run())
+        client, accepted = socket.socketpair()
+        assert link.send_connection(EndpointId(0, 7), accepted)
+        reader, writer = await asyncio.open_connection(sock=client)
+        assert await reader.read() == b""
+        writer.close()
+        assert "refused broker_unreachable" in observed(front), "its broker has left"
+        routing.close()
+    link.acceptor_end.close()
+    link.worker_end.close()
 
 
 # All brokers at one TLS port: the server name selects the broker and the certificate

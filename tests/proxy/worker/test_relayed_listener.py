@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.model import Operation
 from proxy.brokers.access import Access
 from proxy.connection.connection import Connection
+from proxy.connection.interfaces import ConnectionRights
 from proxy.connection.life import PauseReason
 from proxy.net.dialler import Dialler
 from proxy.net.sockets import listen as listen_on
@@ -45,16 +46,42 @@ from tests.support.keepalive import options_of_connections_to
 from tests.support.messages import written
 from tests.support.playbook import HOUR_MS, SCRAM
 from tests.support.processes import PATIENCE_SECONDS, until
-from tests.support.relay import RunningListener, read_frame, ssl_listener
-from tests.support.relayed_listener import (
-    RELAYS,
-    connected,
-    has_connections,
-    play,
-    slots_taken,
-)
+from tests.support.relay import RunningListener, listen, read_frame, ssl_listener
 from tests.support.sasl import AUDIENCE, ISSUER, Issuer
 from tests.support.tls import AUTHORITY, OURS, Spoken, client_context, server_context
+
+RELAYS: dict[str, Any] = {"sasl.termination": "broker", "connections.max.reauth.ms": HOUR_MS}
+
+
+@asynccontextmanager
+async def play(
+    directory: Path,
+    *,
+    broker: Authenticator | None = None,
+    access: Access | None = None,
+    sock: socket.socket | None = None,
+    rights: ConnectionRights | None = None,
+    **more: Any,
+) -> AsyncIterator[tuple[RunningListener, Authenticator]]:
+    """Run a listener whose broker authenticates its clients."""
+    behind = broker or Authenticator()
+    given = RELAYS | {key.replace("_", "."): value for key, value in more.items()}
+    served = listen(directory, given, behind=behind, access=access, sock=sock, rights=rights)
+    async with served as running:
+        yield running, behind
+
+
+async def connected(running: RunningListener, **how: Any) -> Client:
+    return Client(*await running.connect(**how))
+
+
+def has_connections(broker: Authenticator, number: int) -> bool:
+    return broker.connections == number
+
+
+def slots_taken(running: RunningListener) -> tuple[int, int]:
+    logins, renewals = running.listener.login_slots(running.upstream)
+    return logins.taken, renewals.taken
 
 
 @pytest.mark.parametrize("secured", [False, True], ids=["plain", "TLS on both sides"])

@@ -195,29 +195,25 @@ async def test_an_account_that_ends_while_its_client_is_connected(slapd: Slapd) 
         service._verify.__self__.close()  # type: ignore[attr-defined]  # a method
 
 
-def test_a_directory_that_stops(slapd: Slapd, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_directory_that_stops(slapd: Slapd, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel accepts connections for it all the same. Idle connections hang, too."""
     warnings: list[str] = []
     settings = settings_of(slapd.folder, slapd.settings())[0]
-
-    async def run() -> None:
-        with closing(Directory(settings, warnings.append)) as directory:
-            assert await directory.verify("alice", SECRET) == ()
-            slapd.process.send_signal(signal.SIGSTOP)
-            await asyncio.to_thread(os.waitpid, slapd.process.pid, os.WUNTRACED)
-            monkeypatch.setattr(directories, "TIMEOUT", 0.5)
-            for _ in range(2):
-                found = await directory.verify("alice", SECRET)
-                assert isinstance(found, Failure)
-                assert found.reason is IS_AWAY
-            slapd.process.send_signal(signal.SIGCONT)
-            monkeypatch.setattr(directories, "TIMEOUT", PATIENCE_SECONDS)
-            assert await directory.verify("alice", SECRET) == ()
-            slapd.process.kill()
-            await asyncio.to_thread(slapd.process.wait)
+    with closing(Directory(settings, warnings.append)) as directory:
+        assert await directory.verify("alice", SECRET) == ()
+        slapd.process.send_signal(signal.SIGSTOP)
+        await asyncio.to_thread(os.waitpid, slapd.process.pid, os.WUNTRACED)
+        monkeypatch.setattr(directories, "TIMEOUT", 0.5)
+        for _ in range(2):
             found = await directory.verify("alice", SECRET)
             assert isinstance(found, Failure)
-            assert found.detail.startswith("cannot be reached: ")
-
-    uvloop.run(run())
+            assert found.reason is IS_AWAY
+        slapd.process.send_signal(signal.SIGCONT)
+        monkeypatch.setattr(directories, "TIMEOUT", PATIENCE_SECONDS)
+        assert await directory.verify("alice", SECRET) == ()
+        slapd.process.kill()
+        await asyncio.to_thread(slapd.process.wait)
+        found = await directory.verify("alice", SECRET)
+        assert isinstance(found, Failure)
+        assert found.detail.startswith("cannot be reached: ")
     assert [one.partition(" ")[2] for one in warnings[:2]] == ["has not answered within 0.5 s"] * 2

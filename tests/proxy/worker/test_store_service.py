@@ -347,33 +347,29 @@ async def test_who_has_no_right_is_in_the_way_of_none_who_has(plain: Store) -> N
 
 
 @pytest.mark.parametrize("given_up", ["late", "gone"])
-def test_a_question_that_is_given_up_is_not_asked(
+async def test_a_question_that_is_given_up_is_not_asked(
     plain: Store, monkeypatch: pytest.MonkeyPatch, given_up: str
 ) -> None:
     """When its time is over, or nobody awaits it any more."""
     reading = Reading(plain)
     asked: list[str] = []
     reading.store.each["acl_version"] = lambda: asked.append("late")
-
-    async def run() -> None:
-        keeper = reading.keeper
-        with Busy() as busy:
-            for _ in range(2):
-                asyncio.get_running_loop().run_in_executor(keeper._questions, busy)
-            await busy.began_in(threads=2)
-            if given_up == "late":
-                monkeypatch.setattr(store_service, "MAX_WAIT", 0.01)
-                with pytest.raises(StoreError, match="no answer within"):
-                    await keeper.consult(describe_question())
-                monkeypatch.undo()
-            else:
-                question = asyncio.create_task(keeper.consult(describe_question()))
-                await turns()
-                question.cancel()
-                await asyncio.gather(question, return_exceptions=True)
-        await asyncio.wait_for(keeper.consult(users_question()), PATIENCE_SECONDS)
-
-    asyncio.run(run())
+    keeper = reading.keeper
+    with Busy() as busy:
+        for _ in range(2):
+            asyncio.get_running_loop().run_in_executor(keeper._questions, busy)
+        await busy.began_in(threads=2)
+        if given_up == "late":
+            monkeypatch.setattr(store_service, "MAX_WAIT", 0.01)
+            with pytest.raises(StoreError, match="no answer within"):
+                await keeper.consult(describe_question())
+            monkeypatch.undo()
+        else:
+            question = asyncio.create_task(keeper.consult(describe_question()))
+            await turns()
+            question.cancel()
+            await asyncio.gather(question, return_exceptions=True)
+    await asyncio.wait_for(keeper.consult(users_question()), PATIENCE_SECONDS)
     assert asked == []
 
 
