@@ -6,13 +6,7 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
-from metrics.registry import (
-    BUILD_INFO,
-    START_TIME,
-    WORKER_CPU,
-    WORKER_MEMORY,
-    WORKER_OPEN_FDS,
-)
+from metrics import registry
 from metrics.snapshot import Snapshot
 
 _STATM = Path("/proc/self/statm")
@@ -30,13 +24,15 @@ def report_process(
     """
     label = str(worker)
     times = os.times()
-    snapshot.count(WORKER_CPU, times.user + times.system, label)
+    snapshot.count(registry.WORKER_CPU, times.user + times.system, label)
     with suppress(OSError):  # fails without a free file descriptor, which the next gauge shows
         resident_pages = int(_STATM.read_bytes().split()[1])  # proc(5), statm: size resident …
-        snapshot.gauge(WORKER_MEMORY, resident_pages * _PAGE_BYTES, label)
-    snapshot.gauge(WORKER_OPEN_FDS, _open_fds(), label)
-    snapshot.gauge(BUILD_INFO, 1, version, platform.python_version(), str(compiled).lower())
-    snapshot.gauge(START_TIME, started)
+        snapshot.gauge(registry.WORKER_MEMORY, resident_pages * _PAGE_BYTES, label)
+    snapshot.gauge(registry.WORKER_OPEN_FDS, _open_fds(), label)
+    snapshot.gauge(
+        registry.BUILD_INFO, 1, version, platform.python_version(), str(compiled).lower()
+    )
+    snapshot.gauge(registry.START_TIME, started)
 
 
 def _open_fds() -> int:

@@ -15,21 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from sasl import scram_messages as messages
+from sasl import messages, scram_messages
 from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
-from sasl.messages import (
-    ILLEGAL_SASL_STATE,
-    NONE,
-    SASL_AUTHENTICATE,
-    SASL_AUTHENTICATE_VERSIONS,
-    SASL_HANDSHAKE,
-    MalformedMessage,
-    authenticate_request,
-    client_initial_response,
-    handshake_request,
-    read_authenticate_response,
-    read_handshake_response,
-)
+from sasl.messages import MalformedMessage
 from sasl.scram import auth_message, new_nonce, xor
 from sasl.untrusted import fit_for_log
 
@@ -41,13 +29,13 @@ MAX_SALTED_PASSWORDS: Final = 16
 """Maximum number of cached keys, whatever salts a server sends."""
 _GS2_HEADER: Final = "n,,"
 _TOKEN_EXTENSION: Final = ",tokenauth=true"  # noqa: S105 - no password
-_CHANNEL_BINDING: Final = messages.encode_base64(_GS2_HEADER.encode())
+_CHANNEL_BINDING: Final = scram_messages.encode_base64(_GS2_HEADER.encode())
 
 
 class LoginError(Exception):
     """The server rejected the login, broke the protocol, or did not prove its identity."""
 
-    def __init__(self, reason: str, error_code: int = NONE) -> None:
+    def __init__(self, reason: str, error_code: int = messages.NONE) -> None:
         super().__init__(reason)
         self.reason = reason
         """Reason in one line of ASCII, safe to log."""
@@ -138,7 +126,7 @@ class OAuthBearerClient:
 
     def first(self) -> bytes:
         """Return the message with the token."""
-        return client_initial_response(self.secret)
+        return messages.client_initial_response(self.secret)
 
     def step(self, challenge: bytes) -> bytes | None:
         """Acknowledge a rejection: the server sends its error code only then."""
@@ -204,7 +192,7 @@ class ScramClient:
         self._salted = SaltedPasswords() if salted is None else salted
         self._nonce = nonce or new_nonce()
         extension = _TOKEN_EXTENSION if is_token else ""
-        self._bare = f"n={messages.encode_saslname(username)},r={self._nonce}{extension}"
+        self._bare = f"n={scram_messages.encode_saslname(username)},r={self._nonce}{extension}"
         self._expected: bytes | None = None
         """Signature that the server must send; None before the proof."""
 
@@ -231,15 +219,15 @@ class ScramClient:
         client_key = mechanism.hmac(salted, b"Client Key")
         proof = xor(client_key, mechanism.hmac(mechanism.hash(client_key), signed))
         self._expected = mechanism.hmac(mechanism.hmac(salted, b"Server Key"), signed)
-        return f"{without_proof},p={messages.encode_base64(proof)}".encode()
+        return f"{without_proof},p={scram_messages.encode_base64(proof)}".encode()
 
-    def _read(self, server_first: bytes) -> messages.ServerFirst:
+    def _read(self, server_first: bytes) -> scram_messages.ServerFirst:
         """Parse the server's first message. Raises LoginError.
 
         Iterations must be within Kafka's bounds: with fewer, a false server could guess the
         password from the proof; more would keep a processor busy.
         """
-        server = messages.read_server_first(server_first)
+        server = scram_messages.read_server_first(server_first)
         if server is None:
             raise LoginError("the server's first message does not parse")
         if not server.nonce.startswith(self._nonce) or server.nonce == self._nonce:
@@ -250,7 +238,7 @@ class ScramClient:
 
     def verify(self, server_final: bytes) -> None:
         """Check the server's signature. Raises LoginError unless it is valid."""
-        signature = messages.read_server_final(server_final)
+        signature = scram_messages.read_server_final(server_final)
         if signature is None or self._expected is None:
             raise LoginError("the server's last message carries no signature")
         if not hmac.compare_digest(signature, self._expected):
@@ -264,14 +252,18 @@ class Login:
         """`highest_version` is that of SaslAuthenticate in the server's ApiVersions; -1 if it is
         not listed."""
         self._exchange = exchange
-        self._version = min(highest_version, SASL_AUTHENTICATE_VERSIONS[-1])
+        self._version = min(highest_version, messages.SASL_AUTHENTICATE_VERSIONS[-1])
         self._in_handshake = True
 
     def begin(self) -> Send:
         """Return the SaslHandshake request. Raises LoginError."""
         if self._version < 0:
             raise LoginError("the server does not know SaslAuthenticate")
-        return Send(SASL_HANDSHAKE, HANDSHAKE_VERSION, handshake_request(self._exchange.mechanism))
+        return Send(
+            messages.SASL_HANDSHAKE,
+            HANDSHAKE_VERSION,
+            messages.handshake_request(self._exchange.mechanism),
+        )
 
     def answered(self, body: bytes) -> Step:
         """Process the body of the response to the last request. Raises LoginError."""
@@ -285,10 +277,10 @@ class Login:
         return self._send_token(token)
 
     def _after_handshake(self, body: bytes) -> Send:
-        error_code, mechanisms = read_handshake_response(body)
-        if error_code == ILLEGAL_SASL_STATE:
+        error_code, mechanisms = messages.read_handshake_response(body)
+        if error_code == messages.ILLEGAL_SASL_STATE:
             raise LoginError("the server does not ask for a login", error_code)
-        if error_code != NONE:
+        if error_code != messages.NONE:
             offered = self._loggable(", ".join(mechanisms)) or "none"
             reason = f"{self._exchange.mechanism} is refused; offered: {offered}"
             raise LoginError(reason, error_code)
@@ -296,8 +288,8 @@ class Login:
         return self._send_token(self._exchange.first())
 
     def _after_token(self, body: bytes) -> Step:
-        response = read_authenticate_response(self._version, body)
-        if response.error_code != NONE:
+        response = messages.read_authenticate_response(self._version, body)
+        if response.error_code != messages.NONE:
             reason = self._loggable(response.error_message) or f"error {response.error_code}"
             raise LoginError(reason, response.error_code)
         following = self._exchange.step(response.auth_bytes)
@@ -311,5 +303,5 @@ class Login:
         return fit_for_log(text, (self._exchange.secret,))
 
     def _send_token(self, token: bytes) -> Send:
-        body = authenticate_request(self._version, token)
-        return Send(SASL_AUTHENTICATE, self._version, body)
+        body = messages.authenticate_request(self._version, token)
+        return Send(messages.SASL_AUTHENTICATE, self._version, body)
