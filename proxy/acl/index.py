@@ -261,25 +261,25 @@ class AclIndex:
         new = frozenset(created)
         added = [acl for acl in new if acl not in self]
         removed = [acl for acl in frozenset(deleted) - new if acl in self]
-        index: AclIndex = AclIndex.__new__(AclIndex)
-        index._allow_everyone = self._allow_everyone
-        index._super_users = self._super_users
         if (len(added) + len(removed)) * _REBUILD_BELOW > len(self):
             without = frozenset(removed)
             left = (acl for acl in self._tables.acls if acl not in without)
-            index._publish(self._built(chain(left, added)), version)
+            tables = self._built(chain(left, added))
         else:
-            index._publish(
-                index_tables.rebuild(self._tables, created=added, deleted=removed), version
-            )
-        return index
+            tables = index_tables.rebuild(self._tables, created=added, deleted=removed)
+        return self._with(tables, version, self._super_users)
 
     def with_super_users(self, super_users: frozenset[str]) -> "AclIndex":
         """Return the same ACLs with other super users, after a reload of the configuration."""
+        return self._with(self._tables, self.version, super_users)
+
+    def _with(
+        self, tables: index_tables.Tables, version: int, super_users: frozenset[str]
+    ) -> "AclIndex":
         index: AclIndex = AclIndex.__new__(AclIndex)
         index._allow_everyone = self._allow_everyone
         index._super_users = super_users
-        index._publish(self._tables, self.version)
+        index._publish(tables, version)
         return index
 
     def __len__(self) -> int:

@@ -26,7 +26,6 @@ import logging
 import mmap
 import socket
 import struct
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -47,8 +46,6 @@ WITHDRAW: Final = b"W"
 
 _OFFERED: Final = struct.Struct("=cHi")
 _SENT: Final = struct.Struct("=Hiq")
-_FD: Final = struct.Struct("=i")
-_FD_SPACE: Final = socket.CMSG_LEN(_FD.size)
 _QUEUE_BYTES: Final = 32_768
 """Size in bytes of the kernel's queue of sent but unreceived sockets: a few dozen. Further
 connections wait in the backlogs, from where they can go to any worker."""
@@ -132,9 +129,8 @@ class Link:
 
 
 def _send(end: socket.socket, message: bytes, passed: socket.socket | None = None) -> bool:
-    rights = [] if passed is None else [_FD.pack(passed.fileno())]
     try:
-        end.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, one) for one in rights])
+        socket.send_fds(end, [message], [] if passed is None else [passed.fileno()])
     except OSError as error:
         if error.errno in _FULL:
             return False
@@ -144,12 +140,10 @@ def _send(end: socket.socket, message: bytes, passed: socket.socket | None = Non
 
 def _receive(end: socket.socket) -> tuple[bytes, socket.socket | None] | None:
     try:
-        message, ancillary, _, _ = end.recvmsg(64, _FD_SPACE)
+        message, fds, _, _ = socket.recv_fds(end, 64, 1)
     except BlockingIOError:
         return None
-    for _, _, data in ancillary:
-        return message, socket.socket(fileno=int.from_bytes(data[: _FD.size], sys.byteorder))
-    return message, None
+    return message, socket.socket(fileno=fds[0]) if fds else None
 
 
 log = logging.getLogger(__name__)

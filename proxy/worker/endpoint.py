@@ -235,9 +235,8 @@ class Endpoint:
         if self._listener.passwords is not None:
             self._listener.passwords.leave(client)
         if self._listener.relays_logins and client.connection is not None:
-            logins, renewals = self._slots(client.connection)
-            logins.release(client)
-            renewals.release(client)
+            for slots in self._slots(client):
+                slots.release(client)
         self._listener.ended()
 
     def carry_out(self, client: ClientSide, command: Command) -> None:
@@ -268,13 +267,11 @@ class Endpoint:
         self._listener.open_connections.authenticated(client)
         client.authenticated()
         if self._listener.relays_logins:
-            assert client.connection is not None
-            for slots in self._slots(client.connection):
+            for slots in self._slots(client):
                 slots.release(client)
 
     async def _connect(self, client: ClientSide) -> None:
-        assert client.connection is not None
-        broker = cast(BrokerView, client.connection.target).broker
+        broker = _broker_of(client)
         outage = self._services.outages.get(broker)
         if outage is not None and not outage.is_over:
             client.call(Connection.broker_is_down)
@@ -294,10 +291,9 @@ class Endpoint:
 
     def _hold(self, client: ClientSide) -> None:
         """Hold a client until its broker can be reached, unless too many are held."""
-        assert client.connection is not None
-        broker = cast(BrokerView, client.connection.target).broker
+        broker = _broker_of(client)
         if self._listener.relays_logins:
-            self._slots(client.connection)[0].release(client)
+            self._slots(client)[0].release(client)
         outage = self._services.outages.setdefault(broker, Outage())
         if outage.is_over:
             outage.begin()
@@ -332,7 +328,7 @@ class Endpoint:
     def _leave_outage(self, client: ClientSide) -> None:
         """Give up a client's place in its broker's outage, if it has one."""
         if self._services.outages and client.connection is not None:
-            broker = cast(BrokerView, client.connection.target).broker
+            broker = _broker_of(client)
             outage = self._services.outages.get(broker)
             if outage is not None:
                 outage.release(client)
@@ -400,18 +396,15 @@ class Endpoint:
 
     # Logins that are relayed
 
-    def _slots(
-        self, connection: Connection
-    ) -> tuple[LoginSlots[ClientSide], LoginSlots[ClientSide]]:
-        return self._listener.login_slots(cast(BrokerView, connection.target).broker)
+    def _slots(self, client: ClientSide) -> tuple[LoginSlots[ClientSide], LoginSlots[ClientSide]]:
+        return self._listener.login_slots(_broker_of(client))
 
     def _connect_in_turn(self, client: ClientSide) -> None:
         """Open the upstream connection; that of an unauthenticated client when a slot is free."""
         if not self._listener.relays_logins:
             self._at_pace(client, self._connect)
             return
-        assert client.connection is not None
-        logins, _ = self._slots(client.connection)
+        logins, _ = self._slots(client)
         owner = address_group(client.peer_host)
         logins.acquire(client, owner, lambda: self._at_pace(client, self._connect))
 
@@ -423,8 +416,7 @@ class Endpoint:
         if rate is None:
             self._services.spawn(connect(client))
             return
-        assert client.connection is not None
-        broker = cast(BrokerView, client.connection.target).broker
+        broker = _broker_of(client)
         if (pace := paces.get(broker)) is None:
             for idle in [one for one, pace in paces.items() if pace.is_idle]:
                 del paces[idle]
@@ -440,7 +432,7 @@ class Endpoint:
     ) -> None:
         """Open a connection for a re-authentication when a slot is free, or free the slot."""
         assert client.connection is not None
-        _, renewals = self._slots(client.connection)
+        _, renewals = self._slots(client)
         if not isinstance(command, OpenSideConnection):
             renewals.release(client)
             return
@@ -450,9 +442,8 @@ class Endpoint:
 
     async def _open_side(self, client: ClientSide, until: float) -> None:
         """Open a connection to the address that the client's own upstream connection has."""
-        connection = client.connection
+        connection, broker = client.connection, _broker_of(client)
         assert connection is not None
-        broker = cast(BrokerView, connection.target).broker
         pause = FIRST_RETRY
         while not connection.closed:
             address = client.broker_address
@@ -511,18 +502,16 @@ class Endpoint:
             body, spent_ns = await self._services.consult(question)
         except ClientFault:
             client.call(lambda connection, now: connection.end(CloseReason.MALFORMED_FRAME, now))
-            return
         except StoreError as error:
             self._listener.warn("store", f"a request to the store failed: {error}")
             client.call(finishing(CloseReason.INTERNAL_ERROR))
-            return
         except Exception:
             log.exception("a request to the store failed")
             client.call(finishing(CloseReason.INTERNAL_ERROR))
-            return
-        assert client.connection is not None
-        client.connection.spent(spent_ns, monotonic())
-        client.call(lambda connection, now: connection.store_answered(body, now))
+        else:
+            assert client.connection is not None
+            client.connection.spent(spent_ns, monotonic())
+            client.call(lambda connection, now: connection.store_answered(body, now))
 
     async def _run_long_task(self, client: ClientSide, long_task: LongTask) -> None:
         try:
@@ -530,8 +519,13 @@ class Endpoint:
         except Exception:
             log.exception("a long request could not be processed")
             client.call(finishing(CloseReason.INTERNAL_ERROR))
-            return
-        client.call(lambda connection, now: connection.long_work.done(long_task, result, now))
+        else:
+            client.call(lambda connection, now: connection.long_work.done(long_task, result, now))
+
+
+def _broker_of(client: ClientSide) -> DiscoveredBroker:
+    assert client.connection is not None
+    return cast(BrokerView, client.connection.target).broker
 
 
 class _Probe(asyncio.Protocol):
