@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from proxy.cli.administration import Administration
     from proxy.connection.blocks import Block
     from proxy.quota.model import QuotaEntity, QuotaKey, Quotas
-    from proxy.store import CredentialStore, UserStore
+    from proxy.store.interface import CredentialStore, UserStore
     from proxy.store.kraft import Metadata
 
 
@@ -122,7 +122,7 @@ def add(
 @takes_groups
 def list_users(*, place: UsersPlace, output: OutputOption = Output.TABLE) -> None:
     """List users and their mechanisms."""
-    from proxy.store import by_user
+    from proxy.store.interface import by_user
 
     with place.opened() as users:
         credentials = users.credential_snapshot().credentials

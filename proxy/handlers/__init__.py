@@ -9,7 +9,8 @@ from proxy.handlers import acls as acl_api
 from proxy.handlers import quotas as quota_api
 from proxy.handlers import scram_users
 from proxy.handlers.acls import Acls
-from proxy.store import Store, UserStore
+from proxy.store import Store
+from proxy.store.interface import UserStore
 from proxy.wire.apis import (
     ACL_APIS,
     ALTER_CLIENT_QUOTAS,

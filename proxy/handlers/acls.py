@@ -54,7 +54,8 @@ from proxy.errors import ClientFault
 from proxy.handlers import acl_responses
 from proxy.handlers.acl_responses import FIRST_FLEXIBLE, DescribeBatch, Place, refusal_of_all
 from proxy.scheduling.steps import pause
-from proxy.store import Store, StoreError, refusal_of
+from proxy.store import Store
+from proxy.store.interface import StoreError, refusal_of
 from proxy.wire.apis import (
     ACLS_BATCHED,
     CREATE_ACLS,

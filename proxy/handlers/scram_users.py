@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from proxy.acl.validation import Refusal, refused_scram_changes, refused_scram_users
 from proxy.errors import ClientFault
-from proxy.store import CredentialKey, CredentialStore, StoreError, by_user, refusal_of
+from proxy.store.interface import CredentialKey, CredentialStore, StoreError, by_user, refusal_of
 from proxy.wire import messages
 from proxy.wire.apis import ALTER_USER_SCRAM_CREDENTIALS
 from proxy.wire.codec import decode_bounded, encode

@@ -22,7 +22,8 @@ from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.ops.status.session_facts import Condition
 from proxy.rollout import HOUR_MS, TOLERANCE_MS, Decision, Promotions, Record, Rollout
-from proxy.store import Store, StoreError
+from proxy.store import Store
+from proxy.store.interface import StoreError
 
 log = logging.getLogger(__name__)
 

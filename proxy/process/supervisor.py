@@ -55,9 +55,9 @@ from proxy.process.take_over import READY_SECONDS, Answer, Predecessor, Successo
 from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.scheduling.file_signature import signature_of
 from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat
-from proxy.store import StoreError, StoreStart, open_store
+from proxy.store import open_store
 from proxy.store.block_file import BlockFile
-from proxy.store.interface import StoreInUse
+from proxy.store.interface import StoreError, StoreInUse, StoreStart
 from proxy.worker.acceptor_link import OWN, EndpointId, Link
 from proxy.worker.connection_limits import Shared as SharedConnections
 from proxy.worker.identity_services import lists_of

@@ -6,17 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.acl.index import AclIndex
-from proxy.store.interface import AclChanges as AclChanges
-from proxy.store.interface import AclSnapshot as AclSnapshot
-from proxy.store.interface import CredentialKey as CredentialKey
-from proxy.store.interface import CredentialStore as CredentialStore
-from proxy.store.interface import Mirror as Mirror
-from proxy.store.interface import StoreError as StoreError
-from proxy.store.interface import StoreRefused as StoreRefused
-from proxy.store.interface import StoreStart as StoreStart
-from proxy.store.interface import UserStore as UserStore
-from proxy.store.interface import by_user as by_user
-from proxy.store.interface import refusal_of as refusal_of
+from proxy.store.interface import CredentialKey, CredentialStore, StoreError, StoreStart, UserStore
 from proxy.store.sqlite import Store as Store
 from proxy.store.sqlite.acls import SqliteAcls
 from sasl.credentials import NO_USERS, ScramCredential, ScramMechanism, ShapeShares

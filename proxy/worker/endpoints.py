@@ -24,7 +24,8 @@ from proxy.errors import BrokerFault, ConfigError, host_port
 from proxy.net.ports import BrokerPorts
 from proxy.net.sockets import BACKLOG
 from proxy.scheduling.lifeline import supervised
-from proxy.store import Store, StoreError
+from proxy.store import Store
+from proxy.store.interface import StoreError
 from proxy.wire.metadata import BrokerAddress
 from proxy.worker.acceptor_link import AcceptedConnections, Served
 from proxy.worker.endpoint import Endpoint

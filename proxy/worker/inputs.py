@@ -16,7 +16,7 @@ from proxy.net.ports import BrokerPorts
 from proxy.net.tls_contexts import ProxyTls
 from proxy.quota.shared_memory import UsageTable
 from proxy.scheduling.heartbeats import Heartbeat
-from proxy.store import StoreStart
+from proxy.store.interface import StoreStart
 from proxy.worker.acceptor_link import Link
 from proxy.worker.connection_limits import Shared as SharedConnections
 

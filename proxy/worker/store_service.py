@@ -23,15 +23,8 @@ from proxy.brokers.access import open_access
 from proxy.connection.commands import AnswerFromStore
 from proxy.errors import ProxyError
 from proxy.net.tls_contexts import ProxyTls
-from proxy.store import (
-    CachedCredentials,
-    Mirror,
-    Store,
-    StoreError,
-    StoreStart,
-    UserStore,
-    open_store,
-)
+from proxy.store import CachedCredentials, Store, open_store
+from proxy.store.interface import Mirror, StoreError, StoreStart, UserStore
 
 if TYPE_CHECKING:
     from proxy.store.brokers import Administration

@@ -55,7 +55,8 @@ from proxy.rollout import Decision, Promotions
 from proxy.scheduling.lifeline import heed_parent, supervised
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.steps import in_steps, timed
-from proxy.store import CachedCredentials, StoreError, open_users
+from proxy.store import CachedCredentials, open_users
+from proxy.store.interface import StoreError
 from proxy.worker.acceptor_link import AcceptedConnections
 from proxy.worker.block_service import BlockService
 from proxy.worker.connection_limits import ConnectionLimits, OpenConnections

@@ -9,7 +9,8 @@ from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.handlers import acls as api
 from proxy.handlers.acls import Acls
-from proxy.store import AclChanges, AclSnapshot, Store
+from proxy.store import Store
+from proxy.store.interface import AclChanges, AclSnapshot
 from tests.support.kio_messages import decode, encode, response_type
 from tests.support.messages import request_body
 from tests.support.tables import table

@@ -15,9 +15,10 @@ from proxy.brokers.access import open_access
 from proxy.config import Config
 from proxy.handlers import quotas as quota_api
 from proxy.quota.model import QuotaEntity, QuotaKey, Quotas
-from proxy.store import Mirror, Store
+from proxy.store import Store
 from proxy.store.brokers import follower as follower_module
 from proxy.store.brokers.follower import Follower
+from proxy.store.interface import Mirror
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import MemoryAclStore

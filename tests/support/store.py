@@ -15,7 +15,8 @@ from metrics.snapshot import Snapshot
 from proxy.acl.model import Acl, AuthorizerMode
 from proxy.config import Authorizer
 from proxy.connection.commands import AnswerFromStore
-from proxy.store import CachedCredentials, Store, StoreError, UserStore, open_store
+from proxy.store import CachedCredentials, Store, open_store
+from proxy.store.interface import StoreError, UserStore
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.wire.apis import CREATE_ACLS, DESCRIBE_ACLS, DESCRIBE_USER_SCRAM_CREDENTIALS
 from proxy.wire.messages import AlterUserScramCredentialsRequest

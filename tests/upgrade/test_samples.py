@@ -23,7 +23,8 @@ from proxy.config import Config, from_mapping
 from proxy.config.document import parse
 from proxy.delivery.loop import End, opened
 from proxy.errors import ConfigError
-from proxy.store import Store, StoreError, open_store
+from proxy.store import Store, open_store
+from proxy.store.interface import StoreError
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.delivery import Lines
 from tests.support.tables import table

@@ -22,7 +22,8 @@ from proxy.brokers.gateway import BrokerTable
 from proxy.brokers.transparent import DestinationRefused, TransparentDiscovery
 from proxy.config.values import Address, PortRange, Secret
 from proxy.connection.frames import route_key
-from proxy.store import Store, StoreError, open_store
+from proxy.store import Store, open_store
+from proxy.store.interface import StoreError
 from proxy.wire.api_versions import BrokerIdentity
 from proxy.wire.apis import API_VERSIONS, METADATA
 from proxy.wire.metadata import MAX_BROKERS

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.connection.commands import AnswerFromStore
 from proxy.handlers.acls import MAX_ITEMS, MAX_SEARCHES
-from proxy.store import Store, StoreRefused, open_store
+from proxy.store import Store, open_store
+from proxy.store.interface import StoreRefused
 from proxy.wire.apis import (
     ALTER_CLIENT_QUOTAS,
     ALTER_USER_SCRAM_CREDENTIALS,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy.errors import ClientFault
 from proxy.handlers.quotas import MAX_BATCH_ITEMS, MAX_BYTES, MAX_ITEMS, answer, answer_batch
 from proxy.quota.model import DEFAULT, Changes, QuotaEntity, QuotaKey, value_problem
-from proxy.store import StoreRefused
+from proxy.store.interface import StoreRefused
 from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS, MAX_FILTERS
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.primitives import MAX_STRING, MAX_TAGS, write_string, write_uvarint

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from proxy.errors import ClientFault
 from proxy.handlers.scram_users import MAX_ITEMS, alter, answer, describe
-from proxy.store import CachedCredentials, CredentialStore, Store, open_store
+from proxy.store import CachedCredentials, Store, open_store
+from proxy.store.interface import CredentialStore
 from proxy.store.users_file import UsersFile
 from proxy.wire.apis import ALTER_USER_SCRAM_CREDENTIALS, DESCRIBE_USER_SCRAM_CREDENTIALS
 from proxy.wire.error_codes import ErrorCode

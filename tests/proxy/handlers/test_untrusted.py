@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from proxy.errors import ClientFault
 from proxy.handlers import quotas, scram_users
 from proxy.quota.model import QuotaKey
-from proxy.store import CredentialStore, open_store
+from proxy.store import open_store
+from proxy.store.interface import CredentialStore
 from proxy.wire.apis import (
     ALTER_CLIENT_QUOTAS,
     ALTER_USER_SCRAM_CREDENTIALS,

@@ -16,8 +16,8 @@ from proxy.handlers import acls as acl_api
 from proxy.handlers.acls import Acls
 from proxy.net.dialler import Dialler
 from proxy.quota.model import Quotas
-from proxy.store import StoreRefused
 from proxy.store.brokers import Administration, BrokerStore, administrator
+from proxy.store.interface import StoreRefused
 from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import acl, create_body, creation
 from tests.support.broker_store import (

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from proxy.acl.model import AclFilter, Operation, ResourceType
-from proxy.store import CachedAcls, Store, StoreError, open_store
+from proxy.store import CachedAcls, Store, open_store
+from proxy.store.interface import StoreError
 from tests.support.acls import acl
 
 

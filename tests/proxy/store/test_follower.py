@@ -15,9 +15,9 @@ import pytest
 from proxy.admin import UnsupportedVersion
 from proxy.brokers.access import Access
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
-from proxy.store import Mirror, StoreError
 from proxy.store.brokers import follower as follower_module
 from proxy.store.brokers.follower import Follower
+from proxy.store.interface import Mirror, StoreError
 from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror, Versions
 from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import acl

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
-from proxy.store import StoreError
+from proxy.store.interface import StoreError
 from proxy.store.kraft import LOG_DIRECTORY, Metadata, UnknownRecord, crc32c, read_metadata
 from proxy.wire.primitives import Malformed
 from sasl.credentials import ScramCredential, ScramMechanism

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from proxy.acl.model import Acl, AclFilter, Operation, exactly
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey, Quotas, altered
-from proxy.store import Mirror, StoreError, open_store
+from proxy.store import open_store
+from proxy.store.interface import Mirror, StoreError
 from proxy.store.sqlite import acls as acls_module
 from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror, Versions
 from sasl.credentials import ScramCredential, ScramMechanism

@@ -14,8 +14,8 @@ import pytest
 
 from proxy.acl.model import AclFilter
 from proxy.quota.model import CachedQuotas, QuotaEntity, QuotaKey
-from proxy.store import CachedAcls, CachedCredentials, Store, StoreError, StoreStart, open_store
-from proxy.store.interface import StoreInUse
+from proxy.store import CachedAcls, CachedCredentials, Store, open_store
+from proxy.store.interface import StoreError, StoreInUse, StoreStart
 from proxy.store.sqlite.migrations import STEPS
 from proxy.store.sqlite.mirror import SqliteMirror
 from tests.support.acls import acl

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from proxy.quota.model import QuotaEntity, QuotaKey
-from proxy.store import CachedCredentials, Store, StoreError, open_store
+from proxy.store import CachedCredentials, Store, open_store
+from proxy.store.interface import StoreError
 from proxy.store.sqlite.migrations import STEPS
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.acls import acl

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.store import CachedCredentials, StoreError, StoreRefused, by_user
+from proxy.store import CachedCredentials
+from proxy.store.interface import StoreError, StoreRefused, by_user
 from proxy.store.users_file import MAX_BYTES, Users, UsersFile
 from proxy.wire.error_codes import ErrorCode
 from sasl.credentials import ScramMechanism

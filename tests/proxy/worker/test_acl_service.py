@@ -27,7 +27,8 @@ from proxy.connection.interfaces import ConnectionRights, NoAuthorizer
 from proxy.connection.usage import MAX_USES, Uses
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.quota.shared_memory import UsageTable, WindowConfig
-from proxy.store import StoreError, open_store
+from proxy.store import open_store
+from proxy.store.interface import StoreError
 from proxy.wire import codec, messages
 from proxy.wire.apis import CREATE_TOPICS, FETCH, METADATA, PRODUCE
 from proxy.wire.error_codes import ErrorCode

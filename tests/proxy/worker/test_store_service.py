@@ -15,7 +15,8 @@ from typing import Any, cast
 import pytest
 
 from proxy import handlers
-from proxy.store import Store, StoreError
+from proxy.store import Store
+from proxy.store.interface import StoreError
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.store.users_file import UsersFile
 from proxy.wire.apis import (
