@@ -117,8 +117,7 @@ def session_lengths(rows: Rows, lifetimes: Rows) -> str:
             )
         )
     marks = [
-        svg.Mark(at=_place(row["lifetime_ms"], bounds), label=duration(row["lifetime_ms"]))
-        for row in lifetimes
+        (_place(row["lifetime_ms"], bounds), duration(row["lifetime_ms"])) for row in lifetimes
     ]
     return _columns(
         "Connections by the longest time that one of their sessions was used",

@@ -28,13 +28,8 @@ Facts = Mapping[str, Any]
 Principals = Mapping[str, Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Result of testing a requirement against the facts."""
-
-    met: bool
-    text: str
-    """The figures as text, such as `1140 of 1905 clients are ready, 59.8%`."""
+Found = tuple[bool, str]
+"""Whether a requirement is met, and the figures, as `1140 of 1905 clients are ready, 59.8%`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,37 +82,35 @@ def judged(
 ) -> list[dict[str, Any]]:
     """Return a row per requirement; `principals` are the rows of the required principals."""
     by_name = {row["principal"]: row for row in principals}
-    found = [(each.text, each.judge(facts, by_name)) for each in requirements]
-    return [{"require": text, "met": it.met, "found": it.text} for text, it in found]
+    found = [(each.text, *each.judge(facts, by_name)) for each in requirements]
+    return [{"require": text, "met": met, "found": figures} for text, met, figures in found]
 
 
 def _share(facts: Facts, percent: float) -> Found:
     ready, clients = facts["clients_by_verdict"]["ready"], sum(logged_in(facts).values())
     if not clients:
-        return Found(met=False, text="no client logged in")
+        return False, "no client logged in"
     share = 100 * ready / clients
     # rounded down: an unmet share must not look met
     shown = math.floor(share * 10) / 10
-    return Found(
-        met=share >= percent, text=f"{number(ready)} of {_clients_are(clients)} ready, {shown}%"
-    )
+    return share >= percent, f"{number(ready)} of {_clients_are(clients)} ready, {shown}%"
 
 
 def _kafka_4_ready(facts: Facts) -> Found:
     breaking = facts["breaks_at_kafka_4"]["client_count"]
     if breaking:
         uses = count(breaking, "client uses", "clients use")
-        return Found(met=False, text=f"{uses} versions that it dropped")
+        return False, f"{uses} versions that it dropped"
     if not any(logged_in(facts).values()):
-        return Found(met=False, text="no client logged in")
-    return Found(met=True, text="no client uses versions that it dropped")
+        return False, "no client logged in"
+    return True, "no client uses versions that it dropped"
 
 
 def _ready(row: Mapping[str, Any] | None) -> Found:
     if row is None:
-        return Found(met=False, text="was not seen")
+        return False, "was not seen"
     text = f"{number(row['ready'])} of {_clients_are(row['clients'])} ready"
-    return Found(met=row["enforceable"], text=text)
+    return row["enforceable"], text
 
 
 def _no_kills(facts: Facts, lifetime_ms: int) -> Found:
@@ -128,7 +121,7 @@ def _no_kills(facts: Facts, lifetime_ms: int) -> Found:
     """
     row = next((row for row in facts["what_if"] if row["lifetime_ms"] == lifetime_ms), None)
     if row is None:
-        return Found(met=False, text="no client logged in")
+        return False, "no client logged in"
     killed, unproven, cut_short = (row[f"{each}_connections"] or 0 for each in _MAY_BE_KILLED)
     doubts = []
     if unproven:
@@ -139,7 +132,7 @@ def _no_kills(facts: Facts, lifetime_ms: int) -> Found:
         doubts.append(f"only {duration(row['observed_ms'])} were observed")
     connections = count(killed, "connection") if killed else "no connections"
     text = ", ".join([f"{connections} would be killed", *doubts])
-    return Found(met=not (killed or doubts), text=text)
+    return not (killed or doubts), text
 
 
 def _clients_are(clients: int) -> str:

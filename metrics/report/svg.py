@@ -28,12 +28,8 @@ class Column:
     """The tooltip of the column."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """A line across the columns, at a place counted in columns from the left edge."""
-
-    at: float
-    label: str
+Mark = tuple[float, str]
+"""A line across the columns, at a place counted in columns from the left edge, and its label."""
 
 
 def columns(
@@ -53,8 +49,8 @@ def columns(
         parts.append(_stack(column, frame, x=x + (step - broad) / 2, width=broad))
         if index % every == 0:
             parts.append(frame.label(x + step / 2, column.label))
-    for index, mark in enumerate(marks):
-        parts.append(_mark(mark, frame, x=_LEFT + mark.at * step, row=index % _MARK_ROWS))
+    for index, (at, label) in enumerate(marks):
+        parts.append(_mark(label, frame, x=_LEFT + at * step, row=index % _MARK_ROWS))
     return _svg(name, frame, parts)
 
 
@@ -156,13 +152,13 @@ def _stack(column: Column, frame: _Frame, *, x: float, width: float) -> str:
     return "".join([*drawn, "</g>"])
 
 
-def _mark(mark: Mark, frame: _Frame, *, x: float, row: int) -> str:
+def _mark(label: str, frame: _Frame, *, x: float, row: int) -> str:
     """Draw the line from its label down to the axis."""
     y = _TOP + row * _MARK_ROW
     side, gap = ("end", -4) if x > frame.width * 0.8 else ("start", 4)
     return (
         f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 8}" y2="{frame.y(0):.1f}"/>'
-        + _text(x + gap, y + 2, mark.label, side, "marked")
+        + _text(x + gap, y + 2, label, side, "marked")
     )
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -217,9 +216,13 @@ def init(
     ROUTING is gateway: in front of a cluster, sidecar: beside one broker, or transparent:
     connections are redirected to it. Without FILE it is printed.
     """
+    from proxy.config import Routing
     from proxy.config.first_file import first_file
 
-    way = _routing(routing)
+    try:
+        way = Routing(routing)
+    except ValueError:
+        raise typer.BadParameter(f"must be one of {', '.join(Routing)}") from None
     if bootstrap_server is not None:
         text = _matching_file(way, bootstrap_server, command_config, sasl)
     elif command_config is not None or sasl is not None:
@@ -274,16 +277,6 @@ def _matching_file(
     if logs_in:
         note("write the proxy's user at the brokers to sasl.username, its password to the file")
     return first_file(routing, found, side)
-
-
-def _routing(name: str) -> "Routing":
-    from proxy.config import Routing
-
-    try:
-        return Routing(name)
-    except ValueError:
-        known: Iterable[str] = Routing
-        raise typer.BadParameter(f"must be one of {', '.join(known)}") from None
 
 
 @app.command()

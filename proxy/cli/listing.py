@@ -87,16 +87,11 @@ def print_document(document: object, output: Output) -> bool:
     if output is Output.JSON:
         say(json.dumps(document, indent=2))
     elif output is Output.YAML:
-        say(yaml_text(document))
+        import yaml
+
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1_000_000)
+        say(text.rstrip("\n"))
     return output in _DOCUMENTS
-
-
-def yaml_text(document: object) -> str:
-    """Return a document as YAML."""
-    import yaml
-
-    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1_000_000)
-    return text.rstrip("\n")
 
 
 def _columns(*, wide: bool) -> int | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -45,9 +45,6 @@ from proxy.quota.model import (
 )
 from proxy.quota.precedence import Explanation, explain
 from sasl.identity import USER_TYPE
-
-if TYPE_CHECKING:
-    from proxy.config.model import Quotas as QuotaSettings
 
 app = group("Manage quotas.")
 
@@ -211,7 +208,10 @@ def explain_quotas(
     settings = where.settings()
     principal = None if user is None else USER_TYPE + user_name(user)
     identity = membership.identity("--user", principal, settings)
-    callback = None if settings is None else _group_quotas(settings.quotas)
+    callback = None
+    if settings is not None and settings.quotas.client_quota_callback_class == _GROUP_QUOTAS:
+        callback = GroupQuotas()
+        callback.configure(settings.quotas.client_quota_callback_configs)
     if identity.groups and callback is None:
         raise typer.BadParameter(
             "groups have quotas by quotas.client.quota.callback.class:"
@@ -402,15 +402,6 @@ def _document(entity: QuotaEntity, limits: Mapping[QuotaKey, float]) -> dict[str
 
 def _in_order(limits: Mapping[QuotaKey, float]) -> list[tuple[QuotaKey, float]]:
     return [(key, limits[key]) for key in QuotaKey if key in limits]
-
-
-def _group_quotas(settings: "QuotaSettings") -> GroupQuotas | None:
-    """Return the callback that gives groups their quotas; None if none or another is set."""
-    if settings.client_quota_callback_class != _GROUP_QUOTAS:
-        return None
-    callback = GroupQuotas()
-    callback.configure(settings.client_quota_callback_configs)
-    return callback
 
 
 def _print_explanations(explanations: Sequence[Explanation]) -> None:

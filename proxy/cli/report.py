@@ -101,7 +101,7 @@ def report(
         with config_explained(command_config):
             kafka = topic_settings(settings, bootstrap_server, command_config)
         settings = replace(settings, kafka=kafka)
-        with job.sigterm_as_sigint(_print_progress) as progress:
+        with job.sigterm_as_sigint(lambda step: typer.echo(f"{step} …", err=True)) as progress:
             _, unmet = run(settings, progress)
     except KeyboardInterrupt:
         raise fail("interrupted", Exit.USAGE) from None
@@ -147,7 +147,3 @@ def topic_settings(
     if servers is not None:
         properties["bootstrap.servers"] = servers
     return {f"kafka.{name}": value for name, value in properties.items()}
-
-
-def _print_progress(step: str) -> None:
-    typer.echo(f"{step} …", err=True)

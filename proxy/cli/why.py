@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -135,13 +135,11 @@ def since_ms(text: str) -> int:
     from metrics.readiness.job import time_ms
     from metrics.report.requirements import duration_ms
 
-    try:
+    with suppress(ValueError):
         return time.time_ns() // 1_000_000 - duration_ms(text)
-    except ValueError:
-        try:
-            return time_ms(text)
-        except ValueError:
-            raise typer.BadParameter(f"--since: {text!r} is not 90s, 4h or a time") from None
+    with suppress(ValueError):
+        return time_ms(text)
+    raise typer.BadParameter(f"--since: {text!r} is not 90s, 4h or a time")
 
 
 def _joined(rows: "Iterable[_Row]") -> "list[_Row]":

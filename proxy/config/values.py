@@ -236,11 +236,6 @@ class BrokerHosts:
         return f"{self.before}$(id){self.after}{port}"
 
 
-def _broker_ports(value: object) -> PortRange | PortMap:
-    """Parse a range of ports, or a map of broker ids to ports."""
-    return PortMap.parse(value) if isinstance(value, dict) else PortRange.parse(value)
-
-
 def _network(value: object) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     """Parse a network. IPv4-mapped ones are refused: peers with such addresses count as IPv4."""
     try:
@@ -556,7 +551,7 @@ AddressValue = Annotated[Address, Parsed(Address.parse, title="HOST:PORT")]
 BrokerAddress = Annotated[Address, Parsed(_broker_address, title="HOST:PORT")]
 BrokerPortsValue = Annotated[
     PortRange | PortMap,
-    Parsed(_broker_ports),
+    Parsed(lambda given: (PortMap if isinstance(given, dict) else PortRange).parse(given)),
     PlainSerializer(lambda ports: dict(ports.ports) if isinstance(ports, PortMap) else str(ports)),
     WithJsonSchema(
         {

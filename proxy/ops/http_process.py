@@ -223,12 +223,6 @@ def make_pages(
         }
         return Response.json(body, status=200 if ready else 503)
 
-    async def status_page(request: Request) -> Response:
-        return await status().page(request)
-
-    async def sessions(request: Request) -> Response:
-        return await status().sessions(request)
-
     async def keys(_request: Request) -> Response:
         assert jwks is not None
         try:
@@ -242,8 +236,8 @@ def make_pages(
         "/metrics": _Scraper(workers, others).metrics,
         "/healthz": healthz,
         "/readyz": readyz,
-        "/": status_page,
-        "/sessions.json": sessions,
+        "/": lambda request: status().page(request),
+        "/sessions.json": lambda request: status().sessions(request),
     }
 
 

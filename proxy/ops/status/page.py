@@ -481,7 +481,10 @@ def _software(one: Incident) -> Markup:
 def group_row(group: PrincipalSummary, now_ms: int) -> tuple[Markup, ...]:
     """Return the row of a principal."""
     counts, carried = group.counts, group.carried
-    who = _one("not authenticated") if group.principal is None else principal_link(group.principal)
+    who = _one("not authenticated")
+    if group.principal is not None:
+        query = urlencode({"principal": group.principal}, errors="replace")
+        who = tag("a", name(group.principal), href=f"/?{query}")
     expired = f"{number(counts.expired)} expired" if counts.expired else None
     traffic = f"{size(carried.request_bytes)} in, {size(carried.response_bytes)} out"
     return (
@@ -513,12 +516,6 @@ def session_row(one: SessionFacts) -> tuple[Markup, ...]:
         joined((_one(number(one.requests)), tag("small", traffic), _throttled(one))),
         _two(_one(duration(one.connected_s)), idle),
     )
-
-
-def principal_link(principal: str) -> Markup:
-    """Return a principal's name as a link to its sessions."""
-    query = urlencode({"principal": principal}, errors="replace")
-    return tag("a", name(principal), href=f"/?{query}")
 
 
 def _lifetime(group: PrincipalSummary) -> Markup:

@@ -145,10 +145,6 @@ class PrincipalSessions(NamedTuple):
     troubles: dict[str, IncidentCounts]
     """Incidents by kind since the workers started, including those of closed sessions."""
 
-    def last_trouble_ms(self) -> int:
-        """Time of the last incident in epoch milliseconds; 0 before the first one."""
-        return max((tally.last_ms for tally in self.troubles.values()), default=0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrincipalSummary:
@@ -264,7 +260,11 @@ def by_principal(overview: Overview) -> list[PrincipalSessions]:
     lately = overview.taken_ms - LATELY_MS
     return sorted(
         every,
-        key=lambda one: (one.last_trouble_ms() < lately, -len(one.sessions), one.principal or ""),
+        key=lambda one: (
+            all(tally.last_ms < lately for tally in one.troubles.values()),
+            -len(one.sessions),
+            one.principal or "",
+        ),
     )
 
 
