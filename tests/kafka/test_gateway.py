@@ -28,7 +28,7 @@ from tests.support.proxy_process import (
 )
 from tests.support.sasl import Issuer
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 DEADLINE = 120.0
 
@@ -208,7 +208,6 @@ def progress(two_brokers: KafkaCluster, topic: str) -> Callable[[], bool]:
     return made
 
 
-@pytest.mark.slow
 def test_clients_return_to_brokers_of_gateways_that_do_not_know_them(
     two_brokers: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
@@ -303,7 +302,6 @@ def written(cluster: KafkaCluster, topic: str) -> list[int]:
     return [end_offset(cluster, topic, partition) for partition in range(PARTITIONS)]
 
 
-@pytest.mark.slow
 def test_franz_go_bootstraps_anew_where_ports_are_swapped(gateway: Gateway, tmp_path: Path) -> None:
     """It names the intended broker before it logs in."""
     topic = spread_topic(gateway.cluster, p0=[1, 2], p1=[2, 1], p2=[1, 2], p3=[2, 1])

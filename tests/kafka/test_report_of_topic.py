@@ -101,6 +101,7 @@ def facts_of(topic: str, out: Path, *more: str) -> dict[str, Any]:
     return facts
 
 
+@pytest.mark.slow
 def test_with_a_state_only_what_is_new_is_read(
     kafka: KafkaCluster,
     wide: str,
@@ -124,6 +125,7 @@ def test_with_a_state_only_what_is_new_is_read(
     assert comparable(third) == comparable(second)
 
 
+@pytest.mark.slow
 def test_garbage_is_set_aside_and_counted(
     kafka: KafkaCluster, wide: str, events: Path, written: list[bytes], tmp_path: Path
 ) -> None:
