@@ -310,16 +310,8 @@ def test_groups_in_acls_that_kafkas_tool_stores_at_the_brokers(
     one, other = member(issuer, "alice", "analysts"), member(issuer, "analysts", "else")
     wait_until(lambda: Writer(one, proxy, topic).may(), what="the group may not write")
     assert not Writer(other, proxy, topic).may(), "its name is a group's, and it is in none"
-    acl(
-        brokers,
-        "--add",
-        "--deny-principal",
-        "Group:interns",
-        "--operation",
-        "All",
-        "--topic",
-        topic,
-    )
+    denied = ("--add", "--deny-principal", "Group:interns", "--operation", "All")
+    acl(brokers, *denied, "--topic", topic)
     both = member(issuer, "bob", "analysts", "interns")
     wait_until(lambda: not Writer(both, proxy, topic).may(), what="what is denied is allowed")
     assert Writer(one, proxy, topic).may()

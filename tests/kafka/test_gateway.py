@@ -305,30 +305,17 @@ def written(cluster: KafkaCluster, topic: str) -> list[int]:
 def test_franz_go_bootstraps_anew_where_ports_are_swapped(gateway: Gateway, tmp_path: Path) -> None:
     """It names the intended broker before it logs in."""
     topic = spread_topic(gateway.cluster, p0=[1, 2], p1=[2, 1], p2=[1, 2], p3=[2, 1])
-    before, files = gateway.misrouted(), GoFiles(tmp_path)
+    before, until, rebootstrapped = gateway.misrouted(), tmp_path / "done", tmp_path / "again"
+    arguments = (gateway.bootstrap, "carol", password_of("carol"), topic, until, rebootstrapped)
     with ThreadPoolExecutor(1) as pool:
-        traffic = pool.submit(go_traffic, gateway.bootstrap, topic, files)
+        traffic = pool.submit(go.run, "produce", [*map(str, arguments)])
         try:
             wait_until(lambda: all(written(gateway.cluster, topic)), what="traffic")
             gateway.swap(1, 2)
-            wait_until(files.rebootstrapped.exists, what="it bootstraps anew")
+            wait_until(rebootstrapped.exists, what="it bootstraps anew")
             gateway.swap(1, 2)
         finally:
-            files.until.touch()
-        acknowledged = traffic.result()
+            until.touch()
+        acknowledged = int(traffic.result())
     assert sum(written(gateway.cluster, topic)) == acknowledged
     assert gateway.misrouted() > before
-
-
-class GoFiles:
-    """Files that end the Go program and record its rebootstraps."""
-
-    def __init__(self, directory: Path) -> None:
-        self.until = directory / "done"
-        self.rebootstrapped = directory / "rebootstrapped"
-
-
-def go_traffic(bootstrap: str, topic: str, files: GoFiles) -> int:
-    """Return the number of acknowledged records."""
-    ends = (str(files.until), str(files.rebootstrapped))
-    return int(go.run("produce", (bootstrap, "carol", password_of("carol"), topic, *ends)))

@@ -4,7 +4,9 @@ Most tests use two workers, so that what is shared is; each has users or client 
 Only figures independent of the machine are compared with Kafka: a request's throttle time, and the
 bounds that the arithmetic of KIP-13 and KIP-599 sets."""
 
+import contextlib
 import json
+import socket
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,15 +16,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.kafka.acl_differential.side import PASSWORD, Client
+from tests.support.kafka.acl_differential.side import PASSWORD, Client, log_in
 from tests.support.kafka.clients import User, password_of, user
-from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster
+from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
 from tests.support.kafka.java import Finished
 from tests.support.kafka.quotas import (
     ALTER,
+    CONNECTIONS,
     MUTATIONS,
     PRODUCER,
     SCRAM,
+    WINDOW_SECONDS,
     Side,
     Told,
     remove_kafkas,
@@ -30,6 +34,7 @@ from tests.support.kafka.quotas import (
     set_quota,
     told_by_librdkafka,
 )
+from tests.support.kafka.wire_client import Address, WireClient
 from tests.support.proxy_process import SUPER_USER, ProxyProcess, Serve, gateway_config
 from tests.support.sasl import Issuer
 from tests.support.tables import table
@@ -69,8 +74,8 @@ def test_throttles_as_kafka_does(
     set_quota(proxy, PRODUCER, 2_000, user=someone.name)
     proxy.until_known()
     theirs_at = str(kafka.address(listener="LONG"))
-    theirs = told_by_librdkafka(someone, theirs_at, topic, "any", 26_000)
-    ours = told_by_librdkafka(someone, bootstrap, topic, "any", 26_000)
+    theirs = told_by_librdkafka(someone, theirs_at, topic, 26_000)
+    ours = told_by_librdkafka(someone, bootstrap, topic, 26_000)
     # 26,100 bytes at 2,000 a second are 13.05 s, and the window has 10
     assert theirs == pytest.approx(3.05, abs=0.3)
     assert ours == pytest.approx(theirs, abs=0.2)
@@ -205,3 +210,44 @@ def test_kafka_configs_sets_and_shows(
     listed = json.loads(proxy.command("quotas", "list", "--output", "json"))
     wanted = {"entity": {"user": "dora", "client-id": None}, "quotas": {PRODUCER: 1024.0}}
     assert listed == [wanted]
+
+
+# --- attacks
+
+MAX_CONNECTIONS = 60
+ELSEWHERE = "127.0.0.9"
+"""Source address of the attacker."""
+
+
+@pytest.fixture(scope="module")
+def attacked(kafka: KafkaCluster, jwks: Path, serve: Serve) -> ProxyProcess:
+    config = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
+    config["listeners"][0]["max.connections"] = MAX_CONNECTIONS
+    process = serve(config | {"quotas": {"mode": "enforce"}, "workers": 1}, users=False)
+    process.add_user("mallory", PASSWORD, SCRAM)
+    return process
+
+
+def _connect(address: Address) -> socket.socket:
+    """Connect from the attacker's address."""
+    source = (ELSEWHERE, 0)
+    return socket.create_connection(address[:2], timeout=DEADLINE_SECONDS, source_address=source)
+
+
+def test_a_storm_from_one_address_leaves_room_for_others(attacked: ProxyProcess) -> None:
+    """Connections beyond the rate wait, as in Kafka, but do not take slots of other clients."""
+    set_quota(attacked, CONNECTIONS, 1, ip=ELSEWHERE)
+    attacked.until_known()
+    address = attacked.addresses()["LONG"]
+    began = time.monotonic()
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(200):
+            open_ones.enter_context(_connect(address))
+        with WireClient(address) as client:
+            log_in(client, "mallory")  # a client that is accepted after them
+    seconds = time.monotonic() - began
+    refused = attacked.metric("connections_closed_total", reason="connection_rate")
+    let_in = 200 - refused
+    assert WINDOW_SECONDS <= let_in <= WINDOW_SECONDS + 2 + seconds, "a window's worth got in"
+    assert attacked.metric("connections_closed_total", reason="too_many_connections") == 0
+    wait_until(lambda: attacked.metric("connections") == 0, what="not all let go of")

@@ -17,6 +17,7 @@ from proxy.quota.model import (
     sanitize,
     value_problem,
 )
+from tests.support.tables import table
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 parts = names | st.just(DEFAULT)
@@ -94,30 +95,9 @@ def test_impossible_entities_are_refused(of: dict[EntityType, str], problem: str
 INFINITE = float("inf")
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "problem"),
-    [
-        ("producer_byte_rate", 1024.0, None),
-        ("producer_byte_rate", 2.0**63, None),
-        ("producer_byte_rate", 2.0**64, "too large for a LONG"),
-        ("producer_byte_rate", INFINITE, "too large for a LONG"),
-        ("producer_byte_rate", 0.0, "must be greater than 0"),
-        ("producer_byte_rate", -1.0, "must be greater than 0"),
-        ("producer_byte_rate", float("nan"), "must be greater than 0"),
-        ("producer_byte_rate", -INFINITE, "must be greater than 0"),
-        ("consumer_byte_rate", 10.5, "cannot be a fractional value"),
-        ("consumer_byte_rate", 10.0000001, None),
-        ("consumer_byte_rate", 0.5, "cannot be a fractional value"),
-        ("request_percentage", 12.5, None),
-        ("request_percentage", 1e300, None),
-        ("request_percentage", INFINITE, "must be a finite number"),
-        ("controller_mutation_rate", 0.1, None),
-        ("connection_creation_rate", 2.0**31 - 1, None),
-        ("connection_creation_rate", 2.0**31, "too large for an INT"),
-    ],
-)
-def test_limits_are_judged_as_by_kafka(key: str, value: float, problem: str | None) -> None:
-    found = value_problem(QuotaKey(key), value)
+@pytest.mark.parametrize(("key", "value", "problem"), table(__file__, "limits"))
+def test_limits_are_judged_as_by_kafka(key: str, value: float | str, problem: str | None) -> None:
+    found = value_problem(QuotaKey(key), float(value))
     assert (found is None) == (problem is None)
     assert problem is None or found is not None
     if found and problem:

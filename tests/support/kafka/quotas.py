@@ -12,7 +12,7 @@ import confluent_kafka as confluent
 from proxy.quota.model import QuotaKey
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tests.support.kafka.acl_differential.side import Client
-from tests.support.kafka.clients import Certified, User
+from tests.support.kafka.clients import User
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
 from tests.support.kafka.wire_client import Address, Outcome
 from tests.support.proxy_process import ProxyProcess
@@ -106,33 +106,16 @@ def description(*components: tuple[str, int, str | None], strict: bool = False) 
 # --- exceeding quotas
 
 
-class Producing:
-    """A librdkafka producer that records throttle times in seconds."""
-
-    def __init__(self, who: User | Certified, bootstrap: str, topic: str, client_id: str) -> None:
-        reported: list[float] = []
-        self.reported = reported
-        self._topic = topic
-        settings = who.confluent(bootstrap, client_id=client_id, acks=1)
-        settings |= {
-            "throttle_cb": lambda event: reported.append(event.throttle_time),
-            "message.max.bytes": 10_000_000,
-        }
-        self._producer = confluent.Producer(settings)
-
-    def send(self, size: int) -> float:
-        """Produce a message; return the longest throttle time so far."""
-        self._producer.produce(self._topic, b"x" * size)
-        assert self._producer.flush(DEADLINE_SECONDS) == 0
-        self._producer.poll(0)
-        return max(self.reported, default=0.0)
-
-
-def told_by_librdkafka(
-    who: User | Certified, bootstrap: str, topic: str, client_id: str, size: int
-) -> float:
-    """Produce a message; return librdkafka's throttle time in seconds."""
-    return Producing(who, bootstrap, topic, client_id).send(size)
+def told_by_librdkafka(who: User, bootstrap: str, topic: str, size: int) -> float:
+    """Produce a message; return librdkafka's longest throttle time in seconds."""
+    reported: list[float] = []
+    settings = who.confluent(bootstrap, client_id="any", acks=1)
+    settings["throttle_cb"] = lambda event: reported.append(event.throttle_time)
+    producer = confluent.Producer(settings)
+    producer.produce(topic, b"x" * size)
+    assert producer.flush(DEADLINE_SECONDS) == 0
+    producer.poll(0)
+    return max(reported, default=0.0)
 
 
 MUTATIONS = QuotaKey.CONTROLLER_MUTATION_RATE.value
