@@ -163,6 +163,13 @@ def proxies(
         }
 
 
+def quota(user: str, rate: float) -> dict[str, Any]:
+    return {
+        "entity": [{"entity_type": "user", "entity_name": user}],
+        "ops": [{"key": "producer_byte_rate", "value": rate, "remove": False}],
+    }
+
+
 def answers(address: Address, issuer: Issuer, user: str) -> list[Any]:
     """The broker's answers to one user, case by case."""
     topics = [
@@ -184,16 +191,12 @@ def answers(address: Address, issuer: Issuer, user: str) -> list[Any]:
         "operation": ANY,
         "permission_type": ANY,
     }
-    quota = {
-        "entity": [{"entity_type": "user", "entity_name": user}],
-        "ops": [{"key": "producer_byte_rate", "value": 1e6, "remove": False}],
-    }
     cases: list[tuple[int, int, dict[str, Any]]] = [
         (METADATA, 12, metadata_fields([f"{RUN}-topic", f"other-{RUN}"])),
         (CREATE_TOPICS, 6, {"topics": topics, "timeout": 60_000, "validate_only": True}),
         (DESCRIBE_ACLS, 3, acls),
         (DESCRIBE_QUOTAS, 1, {"components": [], "strict": False}),
-        (ALTER_QUOTAS, 1, {"entries": [quota], "validate_only": True}),
+        (ALTER_QUOTAS, 1, {"entries": [quota(user, 1e6)], "validate_only": True}),
     ]
     with WireClient(address) as client:
         actor = Actor(client, issuer)
@@ -225,11 +228,7 @@ def test_the_broker_answers_as_if_the_client_were_connected_directly(
 def test_the_brokers_quotas_and_authorizer_log_are_about_the_client(
     brokers: KafkaCluster, proxies: dict[str, ProxyProcess], issuer: Issuer
 ) -> None:
-    quota = {
-        "entity": [{"entity_type": "user", "entity_name": CAROL}],
-        "ops": [{"key": "producer_byte_rate", "value": 1.0, "remove": False}],
-    }
-    brokers.ask(ALTER_QUOTAS, 1, entries=[quota], validate_only=False)
+    brokers.ask(ALTER_QUOTAS, 1, entries=[quota(CAROL, 1.0)], validate_only=False)
     topics = [(f"{RUN}-topic", [0])]
     body = produce_body(9, topics, records=record_batch(b"x" * 1_000))
     denied = f"Principal = User:{DAVE} is Denied"

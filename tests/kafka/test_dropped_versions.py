@@ -66,13 +66,6 @@ def proxy(config: dict[str, Any], tmp_path: Path) -> Iterator[ProxyProcess]:
         yield process
 
 
-def old_client(proxy: ProxyProcess, issuer: Issuer, listener: str) -> dict[str, Any]:
-    """The settings of a client that logs in with raw tokens and speaks old versions."""
-    bootstrap = str(proxy.addresses()[listener])
-    settings: dict[str, Any] = user(issuer, SCRAM).python(bootstrap)
-    return settings | {"api_version": OLD_PROTOCOL, "client_id": "old"}
-
-
 @pytest.fixture
 def relay(kafka: KafkaCluster, jwks: Path, tmp_path: Path) -> Iterator[ProxyProcess]:
     """The same listeners, whose logins are relayed to the broker."""
@@ -83,23 +76,19 @@ def relay(kafka: KafkaCluster, jwks: Path, tmp_path: Path) -> Iterator[ProxyProc
         yield process
 
 
-def test_old_client_works_and_is_recorded_where_the_broker_authenticates_it(
-    relay: ProxyProcess, issuer: Issuer, topic: str, tmp_path: Path
-) -> None:
-    assert_works_and_is_recorded(relay, issuer, topic, tmp_path, "PROBE")
-
-
+@pytest.mark.parametrize(("server", "listener"), [("relay", "PROBE"), ("proxy", "OBSERVE")])
 def test_old_client_works_and_is_recorded(
-    proxy: ProxyProcess, issuer: Issuer, topic: str, tmp_path: Path
-) -> None:
-    assert_works_and_is_recorded(proxy, issuer, topic, tmp_path, "OBSERVE")
-
-
-def assert_works_and_is_recorded(
-    proxy: ProxyProcess, issuer: Issuer, topic: str, tmp_path: Path, listener: str
+    request: pytest.FixtureRequest,
+    issuer: Issuer,
+    topic: str,
+    tmp_path: Path,
+    server: str,
+    listener: str,
 ) -> None:
     """The client works in a group with commits; nothing is lost or duplicated."""
-    settings = old_client(proxy, issuer, listener)
+    proxy: ProxyProcess = request.getfixturevalue(server)
+    settings: dict[str, Any] = user(issuer, SCRAM).python(str(proxy.addresses()[listener]))
+    settings |= {"api_version": OLD_PROTOCOL, "client_id": "old"}
     producer = python.KafkaProducer(**settings, acks="all")
     sent = [producer.send(topic, str(number).encode()) for number in range(RECORDS)]
     assert sorted(each.get(60).offset for each in sent) == list(range(RECORDS))

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - a table: one row, one case
 """Sockets: those that processes share, that systemd passes, and the ports of brokers."""
 
 import asyncio
@@ -28,6 +27,7 @@ from tests.support.frames import handshake
 from tests.support.keepalive import options
 from tests.support.processes import PATIENCE_SECONDS, free_port_range, free_ports
 from tests.support.proxy_process import Serving
+from tests.support.tables import table
 
 
 @pytest.mark.parametrize(
@@ -276,20 +276,8 @@ A, B = "listeners[0].broker.ports", "listeners[1].broker.ports"
 
 @pytest.mark.parametrize(
     ("first", "second", "ports", "http", "problem"),
-    [
-        ("127.0.0.1:9094", "127.0.0.1:9095", "9200-9299", None, ""),
-        ("127.0.0.1:9094", "127.0.0.2:9094", "9100-9199", "[::1]:9094", ""),
-        ("127.0.0.1:9094", "localhost:9095", "9199-9299", None, f"{B}: localhost:9199 is taken by {A}, 127.0.0.1:9199"),
-        ("localhost:9094", "127.0.0.1:9094", "9200-9299", None, "listeners[1].address: 127.0.0.1:9094 is taken by listeners[0].address, localhost:9094"),
-        ("127.0.0.1:9094", "127.0.0.1:9095", "9200-9299", "localhost:9150", f"{A}: 127.0.0.1:9150 is taken by http.address, localhost:9150"),
-        ("127.0.0.1:9094", "[::ffff:127.0.0.1]:9095", "9150-9150", None, f"{B}: [::ffff:127.0.0.1]:9150 is taken by {A}, 127.0.0.1:9150"),
-        ("127.0.0.1:9094", "[0::0]:9300", "9199-9299", None, f"{B}: [0::0]:9199 is taken by {A}, 127.0.0.1:9199"),
-        ("0:9094", "localhost:9095", "9100-9100", None, f"{B}: localhost:9100 is taken by {A}, 0:9100"),
-        ("127.0.0.1:9094", "192.0.2.1:9095", "9200-9299", None, "listeners[1].address: cannot listen on 192.0.2.1:9095: Cannot assign requested address"),
-        ("127.0.0.1:9094", "127.0.0.1:9095", "9200-9299", "no.such.invalid:80", "http.address: cannot listen on no.such.invalid:80: Name or service not known"),
-    ],
-    ids=["apart", "same ports elsewhere", "a name", "bootstrap", "http", "mapped", "all of IPv6", "all of IPv4", "not here", "no name"],
-)  # fmt: skip
+    table(__file__, "port_keys"),
+)
 def test_a_port_is_meant_by_one_key(
     first: str, second: str, ports: str, http: str | None, problem: str
 ) -> None:
