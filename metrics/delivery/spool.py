@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -197,9 +197,4 @@ def count_lines(path: Path, offset: int) -> int:
     """Return the number of lines of a file from `offset` on. Raises OSError."""
     with os.fdopen(os.open(path, _READ_FLAGS), "rb") as file:
         file.seek(offset)
-        return sum(data.count(b"\n") for data in _chunks(file.fileno()))
-
-
-def _chunks(fd: int) -> Iterator[bytes]:
-    while data := os.read(fd, _SCAN_BYTES):
-        yield data
+        return sum(data.count(b"\n") for data in iter(lambda: file.read(_SCAN_BYTES), b""))

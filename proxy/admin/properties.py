@@ -102,11 +102,9 @@ def parse_properties(text: str) -> dict[str, str]:
     properties = {}
     for line in filter(None, _logical_lines(text)):
         separator = _SEPARATOR.search(line)
-        key, value = (
-            (line, "")
-            if separator is None
-            else (line[: separator.start("end")], line[separator.end() :])
-        )
+        key, value = line, ""
+        if separator is not None:
+            key, value = line[: separator.start("end")], line[separator.end() :]
         properties[_unescaped(key)] = _unescaped(value)
     return properties
 

@@ -114,12 +114,11 @@ class MintedLogins:
             raise LoginError("its name begins or ends with a blank, which brokers drop")
         if not name.isprintable():
             raise LoginError("its name has characters that cannot be printed")
-        if self._key is None or monotonic() - self._read_at >= LOOK_EVERY:
+        key = self._key
+        if key is None or monotonic() - self._read_at >= LOOK_EVERY:
             self._key = None  # a key that is gone signs nothing
             key = await read_in_time(self._read, "the signing key")
             self._key, self._read_at = key, monotonic()
-        else:
-            key = self._key
         kid, until, token = self._kept.get(name, ("", 0.0, ""))
         if kid != key.kid or monotonic() >= until:
             now = int(time.time())

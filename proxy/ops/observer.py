@@ -178,11 +178,9 @@ class SessionObserver:
     def authentication_failed(self, connection: Connection, failed: Failed, now: float) -> None:
         """Record an authentication or re-authentication that failed, or took too long."""
         mechanism, reason = failed.mechanism or NO_MECHANISM, str(failed.reason)
-        metric = (
-            registry.FAILED_AUTHENTICATION
-            if failed.previous is None
-            else registry.FAILED_REAUTHENTICATION
-        )
+        metric = registry.FAILED_AUTHENTICATION
+        if failed.previous is not None:
+            metric = registry.FAILED_REAUTHENTICATION
         self._tally.count(metric, self._listener, mechanism)
         self._tally.count(registry.AUTHENTICATION_FAILURES, self._listener, mechanism, reason)
         history = self._history_of(connection)
@@ -293,20 +291,16 @@ class SessionObserver:
 
     def logged_in(self, *, again: bool) -> None:
         """Record the proxy's login to a broker; `again`: it renewed its session (KIP-368)."""
-        metric = (
-            registry.UPSTREAM_SUCCESSFUL_REAUTHENTICATION
-            if again
-            else registry.UPSTREAM_SUCCESSFUL_AUTHENTICATION
-        )
+        metric = registry.UPSTREAM_SUCCESSFUL_AUTHENTICATION
+        if again:
+            metric = registry.UPSTREAM_SUCCESSFUL_REAUTHENTICATION
         self._tally.count(metric, self._listener)
 
     def login_failed(self, connection: Connection, reason: str, *, again: bool) -> None:
         """Record that the proxy could not log in to a broker."""
-        metric = (
-            registry.UPSTREAM_FAILED_REAUTHENTICATION
-            if again
-            else registry.UPSTREAM_FAILED_AUTHENTICATION
-        )
+        metric = registry.UPSTREAM_FAILED_AUTHENTICATION
+        if again:
+            metric = registry.UPSTREAM_FAILED_REAUTHENTICATION
         self._tally.count(metric, self._listener)
         broker, problem = cast(BrokerView, connection.target).broker, "login failed"
         if connection.rules.presents_clients:

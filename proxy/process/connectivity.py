@@ -83,7 +83,11 @@ async def outcomes(
 
 
 def _ports(config: Config) -> Iterator[Outcome]:
-    if _runs(config.admin_socket()):
+    try:
+        connect_privately(config.admin_socket(), _SOCKET_S).close()
+    except OSError:
+        pass  # it does not run
+    else:
         yield "the proxy is running, and uses its ports"
         return
     for key, host, ports in named_ports(config):
@@ -155,14 +159,6 @@ async def _advertised(key: str, host: str) -> Outcome:
 def _is_local(address: str) -> bool:
     try:
         numeric_host(address.partition("%")[0])
-    except OSError:
-        return False
-    return True
-
-
-def _runs(socket_path: Path) -> bool:
-    try:
-        connect_privately(socket_path, _SOCKET_S).close()
     except OSError:
         return False
     return True

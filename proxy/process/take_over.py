@@ -3,7 +3,8 @@
 The running proxy listens on a Unix socket beside its admin socket, which only its user can open:
 
     next → running    REQUEST
-    running → next    the length of a `_Reply`, and the reply, which may be a refusal
+    running → next    the length of the reply, and the reply in JSON: the version, the number of
+                      sockets that follow, and the reason of a refusal, empty if they follow
                       all listening sockets and claimed ports, by SCM_RIGHTS (unix(7))
     next → running    SERVES, as soon as all of its workers do
     running → next    DRAINS, or TOO_LATE instead
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Any, Final
 
 from proxy.errors import ConfigError
 from proxy.net.sockets import BACKLOG, connect_privately, peer_of
@@ -56,14 +57,6 @@ _AT_ONCE: Final = 200
 """Number of sockets in one message; the kernel allows 253 (SCM_MAX_FD)."""
 _MAX_ASKING: Final = 8
 """Largest number of peers that are accepted at a time."""
-
-
-class _Reply(TypedDict):
-    version: int
-    sockets: int
-    """The number of sockets that follow."""
-    refusal: str
-    """The reason of a refusal; empty if sockets follow."""
 
 
 class Answer(Enum):
@@ -237,7 +230,10 @@ class Predecessor:
         if uid != os.geteuid():
             raise ValueError(f"it is user {uid}'s, and this process user {os.geteuid()}'s")
         self._peer.sendall(REQUEST)
-        reply = _read_reply(self._peer)
+        (length,) = _LENGTH.unpack(_read(self._peer, _LENGTH.size))
+        if length > _MAX_REPLY:
+            raise ValueError("its reply is too long")
+        reply: dict[str, Any] = json.loads(_read(self._peer, length))
         if reply["version"] != VERSION:
             raise ValueError(f"process {pid} is of another version: restart it instead")
         if reply["refusal"]:
@@ -297,17 +293,9 @@ def _sent(peer: socket.socket, message: bytes) -> bool:
 
 
 def _reply(peer: socket.socket, sockets: int, refusal: str) -> None:
-    reply = _Reply(version=VERSION, sockets=sockets, refusal=refusal)
+    reply = {"version": VERSION, "sockets": sockets, "refusal": refusal}
     text = json.dumps(reply).encode()
     peer.sendall(_LENGTH.pack(len(text)) + text)
-
-
-def _read_reply(peer: socket.socket) -> _Reply:
-    (length,) = _LENGTH.unpack(_read(peer, _LENGTH.size))
-    if length > _MAX_REPLY:
-        raise ValueError("its reply is too long")
-    reply: _Reply = json.loads(_read(peer, length))
-    return reply
 
 
 def _read(peer: socket.socket, size: int) -> bytes:

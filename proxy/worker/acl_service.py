@@ -102,20 +102,12 @@ class AclService:
     def _used(self, connection: AuthorizedConnection, principal: str, tally: Tally) -> None:
         """Record the uses that a connection has counted."""
         assert self._usage is not None
-        client_id = cast(Connection, connection).authentication.client_id
+        client_id = cast(Connection, connection).authentication.client_id or ""
         for code, name in tally.used:
-            use = (
-                None
-                if code == FURTHER[0]
-                else Use(
-                    principal,
-                    client_id or "",
-                    connection.peer_host,
-                    Operation(code & 0xF).name,
-                    ResourceType(code >> 4).name,
-                    name,
-                )
-            )
+            use = None
+            if code != FURTHER[0]:
+                operation, kind = Operation(code & 0xF).name, ResourceType(code >> 4).name
+                use = Use(principal, client_id, connection.peer_host, operation, kind, name)
             self._usage.add(use, tally.count, tally.bytes, tally.first_at, tally.last_at)
 
     def read(self) -> None:

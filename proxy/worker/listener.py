@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
+from proxy.acl.memberships import Memberships
 from proxy.acl.principals import OpaqueNames, PrincipalMapping
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.client_identity import ClientLogins
@@ -130,15 +131,10 @@ class Listener:
         """The mechanisms by name with the current settings, also for open connections: those that
         authenticate clients, and those whose messages the proxy verifies in addition to the
         broker."""
-        self.memberships = (
-            None
-            if settings.groups_file is None
-            else FileService(
-                settings.groups_file,
-                partial(read_memberships, settings.groups_file),
-                self._memberships_changed,
-            )
-        )
+        self.memberships: FileService[Memberships] | None = None
+        if (groups := settings.groups_file) is not None:
+            read = partial(read_memberships, groups)
+            self.memberships = FileService(groups, read, self._memberships_changed)
         """The groups of SCRAM users and certificates; None if not configured."""
         self.mapping = PrincipalMapping(settings.ssl_principal_mapping_rules)
         """The mapping from certificates to principals, where there is no SASL."""
@@ -164,16 +160,10 @@ class Listener:
         """The view of each broker, by broker id, or by address if the id is unknown."""
         self.waiting: set[object] = set()
         """The connections that are kept unserved."""
-        self.proxy_headers = (
-            AwaitedHeaders(
-                settings.proxy_protocol_trusted,
-                most_waiting(self.max_connections),
-                self._header_refused,
-                lambda: self.ended(),
-            )
-            if settings.proxy_protocol_trusted
-            else None
-        )
+        self.proxy_headers: AwaitedHeaders | None = None
+        if trusted := settings.proxy_protocol_trusted:
+            waiting, refused = most_waiting(self.max_connections), self._header_refused
+            self.proxy_headers = AwaitedHeaders(trusted, waiting, refused, lambda: self.ended())
         """The connections that wait for their PROXY protocol header; None without that protocol."""
         self.ended: Callable[[], None] = lambda: None
         """Callback for the end of a connection."""
@@ -191,11 +181,9 @@ class Listener:
         self._latency = LatencySampler(monotonic, lambda *took: self.observer.responded(*took))
         self._unauthenticated_memory = MemoryBudget(MAX_BYTES_UNAUTHENTICATED)
         self.quotas = quotas
-        self._client_logins = (
-            ClientLogins(settings, services.access, open_connections.workers)
-            if settings.presents_clients
-            else None
-        )
+        self._client_logins: ClientLogins | None = None
+        if settings.presents_clients:
+            self._client_logins = ClientLogins(settings, services.access, open_connections.workers)
         """Logins to brokers as the client; None if the proxy logs in as itself."""
         self._promoted: tuple[Promotions, int | None] = {}, None
         self.passwords: PasswordService | None = None

@@ -122,7 +122,10 @@ class Worker:
         """True if the last configuration file that was to be loaded was invalid."""
         self._configured_at = self._started
         """Unix time at which the configuration was taken over."""
-        self._usage = self._make_usage_log()
+        self._usage: UsageLog | None = None
+        if settings.events.usage:
+            stream_id = next(self.connection_ids)
+            self._usage = UsageLog(stream_id, self.proxy_id, self.number, self.timeline)
         self._authorization = self._make_authorization()
         self._quotas = self._make_quotas()
         self._rights = self._authorization or NoAuthorizer(settings.authorizer.super_users)
@@ -245,12 +248,6 @@ class Worker:
         return QuotaService(
             self._settings.quotas, self._store, self._inputs.usage, self._inputs.number
         )
-
-    def _make_usage_log(self) -> UsageLog | None:
-        if not self._settings.events.usage:
-            return None
-        stream_id = next(self.connection_ids)
-        return UsageLog(stream_id, self.proxy_id, self._inputs.number, self.timeline)
 
     def _make_authorization(self) -> "AclService | None":
         settings = self._settings.authorizer

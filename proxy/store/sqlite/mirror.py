@@ -93,11 +93,9 @@ class SqliteMirror(Store):
             if new_quotas is not None:
                 quotas.replace(connection, quotas.with_recent(connection, new_quotas, settled))
             connection.execute("UPDATE mirror SET asked_at = ?, problem = NULL", (asked_at,))
-            return (
-                None
-                if _has_rows(connection, "recent_acls", "recent_quotas")
-                else Versions(acls.version(connection), quotas.version(connection))
-            )
+            if _has_rows(connection, "recent_acls", "recent_quotas"):
+                return None
+            return Versions(acls.version(connection), quotas.version(connection))
 
     def note_problem(self, problem: str) -> None:
         """Record the reason why brokers could not be queried, or did not answer."""
