@@ -99,7 +99,7 @@ def another(
     directory.mkdir()
     one = Serving(directory, 1)
     one.settings, one.options = settings, ["--take-over"]
-    one.http_port = gateway.http_port
+    one.http_port, one.http_address = gateway.http_port, gateway.http_address
     if program is not None:
         one.program = ["-c", program]
     one.write()
