@@ -127,7 +127,7 @@ class Analysis:
         self.rows["ahead"] = [row for row in found if row["problem"] == Problem.FUTURE]
         self.lines = {"lines": sum(problems.values())}
         self.lines |= {each.value: problems.get(each.value, 0) for each in Problem}
-        self._dated = self._plausible()
+        self._set_aside_misdated()
         self._gather("seen_usage", "seen_connections")
         self._mend()
         decisions = records[EventKind.PROMOTED] + records[EventKind.DEMOTED]
@@ -148,21 +148,20 @@ class Analysis:
             return query
         return f"{_not_of(f'({query})', 'doubled')} UNION ALL {_of('once', connections)}"
 
-    def _plausible(self) -> str:
-        """Set aside events with implausible dates; return the SQL condition for the rest."""
-        engine = self._engine
+    def _set_aside_misdated(self) -> None:
+        """Set aside events with implausible dates."""
+        engine, days = self._engine, "true"
         engine.view("seen_valid", "SELECT * FROM seen WHERE problem IS NULL")
         stretches = engine.rows(usage.dated("seen_valid"))
         wrong = [row for row in stretches if not row["plausible"]]
         self.lines[Problem.IMPLAUSIBLE.value] = sum(int(row["events"]) for row in wrong)
         self.rows["wrong_clocks"] = wrong[:CLOCKS_NAMED]
-        if not wrong:
-            engine.view("seen_usage", "SELECT * FROM seen_valid")
-            return "true"
-        (bulk,) = (row for row in stretches if row["plausible"])
-        days = f"day BETWEEN {bulk['first_day']} AND {bulk['last_day']}"
+        if wrong:
+            (bulk,) = (row for row in stretches if row["plausible"])
+            plausible = f"BETWEEN {bulk['first_day']} AND {bulk['last_day']}"
+            days = f"day {plausible}"
+            self._dated = f"{events.day_of('timestamp_ms')} {plausible}"
         engine.view("seen_usage", f"SELECT * FROM seen_valid WHERE {days}")
-        return usage.plausible(bulk["first_day"], bulk["last_day"])
 
     def _gather(self, usage_rows: str, name: str) -> dict[str, Any]:
         """Add up usage per connection; return the totals."""

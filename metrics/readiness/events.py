@@ -87,8 +87,6 @@ NOT_OF_SESSIONS = (EventKind.USED, EventKind.PROMOTED, EventKind.DEMOTED)
 _REQUIRED = ("schema_version", "kind", "timestamp_ms", "connection_id", "sequence")
 _SIGN = -(2**63)
 
-_BIGINT = "BIGINT"
-
 
 class Problem(StrEnum):
     """Reason for which a line is set aside."""
@@ -136,7 +134,7 @@ def _beyond() -> str:
         together = " | ".join(f"coalesce({name}, 0)" for name in names)
         # the least 64-bit integer cannot be written as a literal
         limit = f"({bits + 1} - 1)" if bits == _SIGN else f"({bits})"
-        parts.append(f"(({together}) & CAST({limit} AS {_BIGINT}))")
+        parts.append(f"(({together}) & CAST({limit} AS BIGINT))")
     return f"({' | '.join(parts)})"
 
 
@@ -226,7 +224,7 @@ def counted(value: str, least: int = 0) -> str:
 
 def total(value: str) -> str:
     """Return the SQL for a sum as a 64-bit integer; DuckDB's own sums are wider."""
-    return f"try_cast(sum({value}) AS {_BIGINT})"
+    return f"try_cast(sum({value}) AS BIGINT)"
 
 
 _CAPPED = {name: at_most(name, MAX_DURATION_MS) if name in DURATIONS else name for name in FIELDS}

@@ -240,7 +240,7 @@ GREATEST = {
 """The columns that become a maximum."""
 BITS = {
     "saw": _SAW,
-    "hours": f"shiftleft(1, CAST(floor(timestamp_ms / {_HOUR_MS}) % 24 AS INT))",
+    "hours": f"shiftleft(1, CAST(floor(timestamp_ms % {DAY_MS} / {_HOUR_MS}) AS INT))",
 }
 """The columns that are aggregated with a bitwise OR."""
 
@@ -506,11 +506,6 @@ def dated(usage_rows: str) -> str:
     return f"""SELECT events, first_day, last_day, first_ms, last_ms,
         stretch = max(CASE WHEN is_bulk THEN stretch END) OVER () AS plausible
         FROM ({stretches}) AS stretches ORDER BY events DESC, first_day"""
-
-
-def plausible(first_day: int, last_day: int) -> str:
-    """Return the SQL condition for events dated within these days."""
-    return f"(timestamp_ms >= {first_day * DAY_MS} AND timestamp_ms < {(last_day + 1) * DAY_MS})"
 
 
 def observed(usage_rows: str, session_rows: str) -> str:
