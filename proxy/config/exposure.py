@@ -1,7 +1,7 @@
 """Warnings about what a configuration exposes to unauthenticated clients."""
 
 import ipaddress
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -26,20 +26,6 @@ def exposures(config: Config) -> tuple[str, ...]:
         *_readable_secrets(config.upstream),
         *_readable_client_secrets(config),
     )
-
-
-def without_users(config: Config, mechanisms: Collection[str]) -> Iterator[str]:
-    """Yield a sentence for each listener to which nobody can log in with SCRAM.
-
-    `mechanisms` are those of the users in the store.
-    """
-    for one in config.listeners:
-        scram = [name for name in one.sasl_enabled_mechanisms if name.startswith("SCRAM-")]
-        if scram and not one.relays_logins and set(scram).isdisjoint(mechanisms):
-            yield (
-                f"listener {one.name}: no user has a password for {' or '.join(scram)}: add one"
-                " with reauth-proxy users add"
-            )
 
 
 def _open_listeners(config: Config) -> Iterator[str]:

@@ -23,13 +23,13 @@ from proxy.brokers.gateway import BrokerTable, Gateway
 from proxy.brokers.service_connection import fetch_broker, fetch_metadata
 from proxy.brokers.token_source import RenewedTokens, TokenUnavailable
 from proxy.config import Config, Listener, PortRange, Routing, Upstream
-from proxy.config.exposure import without_users
 from proxy.config.values import Address
 from proxy.errors import BrokerFault, ConfigError, LoginRefused
 from proxy.net.ports import named_ports
 from proxy.net.sockets import Claim, connect_privately, numeric_host
 from proxy.net.tls_contexts import open_listener_tls, open_upstream_tls
 from proxy.process.cluster_probe import Spoken, logged_in, recognize
+from proxy.process.start import without_users
 from proxy.store.users_file import Users
 from proxy.wire.metadata import ClusterView
 from proxy.worker.directory import Directory

@@ -12,7 +12,7 @@ import pickle
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -219,6 +219,20 @@ def _listener(one: "Listener") -> str:
         if one.reauth_overrides:
             parts.append(f"overrides: {len(one.reauth_overrides)}")
     return ", ".join(parts)
+
+
+def without_users(config: "Config", mechanisms: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each listener to which nobody can log in with SCRAM.
+
+    `mechanisms` are those of the users in the store.
+    """
+    for one in config.listeners:
+        scram = [name for name in one.sasl_enabled_mechanisms if name.startswith("SCRAM-")]
+        if scram and not one.relays_logins and set(scram).isdisjoint(mechanisms):
+            yield (
+                f"listener {one.name}: no user has a password for {' or '.join(scram)}: add one"
+                " with reauth-proxy users add"
+            )
 
 
 # Start

@@ -25,7 +25,6 @@ from proxy.brokers.own_requests import (
     OWN_CORRELATION_ID as OWN_CORRELATION_ID,  # chosen here, so that all workers share it
 )
 from proxy.config import Config, Listener, QuotasMode
-from proxy.config.exposure import without_users
 from proxy.errors import ConfigError, ProxyError, printable
 from proxy.net.ports import BrokerPorts, refuse_overlaps
 from proxy.net.proxied_client import most_waiting
@@ -50,6 +49,7 @@ from proxy.process.start import (
     check_callback,
     configure_log,
     validate_change,
+    without_users,
 )
 from proxy.process.take_over import READY_SECONDS, Answer, Predecessor, Successor, path_beside
 from proxy.quota.shared_memory import UsageTable, WindowConfig
