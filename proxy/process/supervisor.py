@@ -311,7 +311,7 @@ class Server:
         self._http_socket = bound.pop(_HTTP, None)
         self._listening |= bound
 
-    def _open_store(self) -> set[str]:
+    def _open_store(self) -> frozenset[str]:
         """Begin with the store, and return the mechanisms of its users."""
         settings = self._config.store
         store = open_store(settings.url)
@@ -319,16 +319,15 @@ class Server:
             self._store_start = store.begin() if self._predecessor is None else store.join()
             for worker in self._workers:
                 worker.store_start = self._store_start
-            users = store.credential_snapshot().credentials
-            if settings.users_file is not None:
-                from proxy.store.users_file import Users
+            mechanisms = store.mechanisms()
+            if settings.users_file is None:
+                return mechanisms
+            from proxy.store.users_file import Users
 
-                if users:
-                    log.warning(
-                        "store.users.file is set: SCRAM users of %s do not count", settings.url
-                    )
-                users = Users.checked(settings.users_file).credentials
-            return {mechanism.value for _, mechanism in users}
+            if mechanisms:
+                log.warning("store.users.file is set: SCRAM users of %s do not count", settings.url)
+            users = Users.checked(settings.users_file).credentials
+            return frozenset(mechanism.value for _, mechanism in users)
         finally:
             store.close()
 

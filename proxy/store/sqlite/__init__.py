@@ -22,6 +22,12 @@ class SqliteCredentials(Database):
         with self.reading() as connection:
             return _version(connection)
 
+    def mechanisms(self) -> frozenset[str]:
+        """Return the SCRAM mechanisms that any user has a credential for."""
+        with self.reading() as connection:
+            rows = connection.execute("SELECT DISTINCT mechanism FROM scram_credentials").fetchall()
+        return frozenset(mechanism for (mechanism,) in rows)
+
     def credential_snapshot(self) -> CredentialSnapshot:
         """Return every credential, with the version of the snapshot."""
         with self.reading() as connection:

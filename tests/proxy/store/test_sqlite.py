@@ -41,6 +41,7 @@ def test_credentials_are_kept_and_replaced(store: Store, path: Path) -> None:
     store.alter_credentials(upsert=replaced)
     with closing(open_store(f"sqlite:{path}")) as again:
         assert again.credential_snapshot().credentials == replaced | bob
+        assert again.mechanisms() == {SHA_256.value, SHA_512.value}
 
 
 def test_a_missing_deletion_keeps_nothing_else_from_being_done(store: Store) -> None:
