@@ -262,7 +262,7 @@ TOKEN_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(User):
-    """A user whose groups may change between two tokens."""
+    """User whose next token may name other groups."""
 
     groups: list[str] = field(default_factory=list)
 

@@ -312,7 +312,7 @@ def test_franz_go_bootstraps_anew_where_ports_are_swapped(gateway: Gateway, tmp_
         try:
             wait_until(lambda: all(written(gateway.cluster, topic)), what="traffic")
             gateway.swap(1, 2)
-            wait_until(rebootstrapped.exists, what="it bootstraps anew")
+            wait_until(rebootstrapped.exists, what="a new bootstrap")
             gateway.swap(1, 2)
         finally:
             until.touch()

@@ -341,7 +341,7 @@ class RunningListener:
     log: list[str]
     upstream: DiscoveredBroker
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
-    """Of all clients, which are closed in the end."""
+    """Connections of all clients; they are closed with the listener."""
 
     @property
     def connection(self) -> Connection:

@@ -329,7 +329,7 @@ CUT = [
 
 @pytest.mark.parametrize(("api_key", "version"), CUT)
 def test_a_cut_fears_no_bytes(api_key: int, version: int) -> None:
-    """What cannot be read is Malformed: it must not pass uncut, nor end anything else."""
+    """A response that cannot be read raises Malformed: it is neither passed on nor harmful."""
     rights = NOTHING if api_key == 16 else RIGHTS
     judgement = judged(GUARDS[api_key], large(request_type(api_key, version)), rights, NAMES)
     assert isinstance(judgement, Change)
