@@ -42,7 +42,9 @@ class EventKind(StrEnum):
     REAUTHENTICATED = "reauthenticated"
     """A later authentication of the connection succeeded."""
     FAILED = "failed"
-    """An authentication failed; it was a re-authentication if `authentications` is above 0."""
+    """An authentication failed; it was a re-authentication if `authentications` is above 0.
+    One that came within a second of the last one (`illegal_state`) is written once for each
+    session, which continues: Kafka also refuses it with error 34."""
     EXPIRED_KILLED = "expired-killed"
     """The connection was used past its session's end and is closed: in `enforce` (KIP-368), or past
     the end of its token in any mode (KAFKA-13848)."""
@@ -85,7 +87,7 @@ class IntervalEnd(StrEnum):
     REAUTHENTICATED = "reauthenticated"
     """A re-authentication succeeded, which began the next interval."""
     FAILED = "failed"
-    """A re-authentication failed, which closes the connection."""
+    """A re-authentication failed, and the connection ended."""
     EXPIRED_KILLED = "expired-killed"
     """The connection was used past its session's end and was closed."""
     CLOSED = "closed"

@@ -145,6 +145,7 @@ class SessionHistory:
         self._expired_requests = self._count_expired(usage)
         self._expired_from = None
         self._grant = grant
+        self._ended_by = IntervalEnd.CLOSED
         self._authentications += 1
         self._authenticated_at = now
         self._interval_usage = usage
@@ -163,8 +164,9 @@ class SessionHistory:
         return lines
 
     def failed(self, reason: str, usage: Usage, now: float, *, claimed: str | None = None) -> str:
-        """Record a failed authentication or re-authentication; the connection will be closed.
+        """Record a failed authentication or re-authentication.
 
+        The connection will be closed, except after `illegal_state` in a session, which continues.
         `claimed` is the principal that the client claimed without proof; None if unknown.
         """
         self._ended_by = IntervalEnd.FAILED

@@ -370,7 +370,8 @@ class RelayedSession:
         """Begin a re-authentication on a side connection. It is a first login for the broker, so
         the checks of a re-authentication are made here (KIP-368)."""
         if not self._may_renew_aside(now):
-            return Outcome(reply=messages.handshake_response(messages.ILLEGAL_SASL_STATE, ()))
+            reply = messages.handshake_response(messages.ILLEGAL_SASL_STATE, ())
+            return Outcome(reply=reply, is_refusal=True)
         self._reauthentication_began = now
         if name == state.mechanism:
             return self._relay(version, name, now, Channel.SIDE)
@@ -385,7 +386,8 @@ class RelayedSession:
         state = self.state
         if error_code != messages.NONE:
             if isinstance(state, Authenticated) and self._channel is Channel.MAIN:
-                return Outcome(reply=body)  # the session continues, or the broker closes
+                # the session continues, or the broker closes
+                return Outcome(reply=body, is_refusal=error_code == messages.ILLEGAL_SASL_STATE)
             self._fail(_REFUSALS.get(error_code, FailureReason.REFUSED_BY_BROKER))
             return Outcome(reply=body)
         if isinstance(state, Authenticating) or name not in offered:

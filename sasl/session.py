@@ -68,6 +68,8 @@ class Outcome(NamedTuple):
     confirms: bool = False
     """True if the broker must be asked at once whether the exchange is complete
     (`RelayedSession.confirmed`)."""
+    is_refusal: bool = False
+    """True if a re-authentication is refused, and the session continues."""
 
 
 NO_REPLY = Outcome()
@@ -144,7 +146,8 @@ class Session:
             return Outcome(reply=messages.handshake_response(messages.ILLEGAL_SASL_STATE, ()))
         if isinstance(state, Authenticated) and not self._may_reauthenticate(state, now):
             messages.handshake_mechanism(body)  # only checked
-            return Outcome(reply=messages.handshake_response(messages.ILLEGAL_SASL_STATE, ()))
+            reply = messages.handshake_response(messages.ILLEGAL_SASL_STATE, ())
+            return Outcome(reply=reply, is_refusal=True)
         try:
             name = messages.handshake_mechanism(body)
         except messages.MalformedMessage:

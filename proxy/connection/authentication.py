@@ -274,7 +274,8 @@ class Authentication:
             return SessionChanged(None)
         if request is None:
             return SessionChanged(SIZE.pack(len(outcome.reply)) + outcome.reply)
-        return SessionChanged(response_frame(request, outcome.reply))
+        frame = response_frame(request, outcome.reply)
+        return SessionChanged(frame, is_refusal=outcome.is_refusal)
 
     def store_answered(self, body: bytes) -> Answer:
         """Return the answer to an `AnswerFromStore`, given its body."""
@@ -311,5 +312,8 @@ class Authentication:
             return SessionChanged(None, is_relayed=True)
         reply = content[:at] + outcome.reply
         return SessionChanged(
-            SIZE.pack(len(reply)) + reply, confirms=outcome.confirms, is_relayed=True
+            SIZE.pack(len(reply)) + reply,
+            confirms=outcome.confirms,
+            is_relayed=True,
+            is_refusal=outcome.is_refusal,
         )

@@ -320,6 +320,8 @@ class SessionChanged(NamedTuple):
     """True if the broker must be asked at once whether the login is complete."""
     is_relayed: bool = False
     """True if the broker decided, and so delayed the answer to a failure itself."""
+    is_refusal: bool = False
+    """True if a re-authentication is refused, and the session continues."""
 
 
 @final

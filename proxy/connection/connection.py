@@ -69,7 +69,7 @@ from sasl.identity import Identity, LoginFacts
 from sasl.mechanism import PASSWORD, FailureReason
 from sasl.relayed import RelayedSession
 from sasl.session import Session
-from sasl.states import Authenticated, Authenticating, Enforcement, Failed, Terms
+from sasl.states import Authenticated, Authenticating, Enforcement, Failed, State, Terms, failed
 
 if TYPE_CHECKING:
     from proxy.connection.authorization import RequestAuthorization
@@ -104,6 +104,7 @@ class Connection:
     __slots__ = (
         "_ends_at",
         "_judged_as",
+        "_refused_in",
         "_relayed_login",
         "_upstream_login",
         "active_at",
@@ -171,6 +172,9 @@ class Connection:
         """Quota stage; None if no quota applies."""
         self._upstream_login = UpstreamLogin(self) if rules.logs_in else None
         """The proxy's own login to the broker; None if the proxy does not log in."""
+        self._refused_in: Authenticated | None = None
+        """Last session with a reported refusal of a re-authentication; None if there is no such
+        session."""
         self.commands: list[Command] = []
         self.connected_at = self.active_at = now
         max_age = rules.max_age * random.uniform(0.9, 1)  # noqa: S311 - no secret
@@ -387,6 +391,8 @@ class Connection:
             if relayed is not None:
                 relayed.close_side()
             return
+        if change.is_refusal:
+            self._refused(state, now)
         if change.frame is not None:
             self._send(change.frame)
         if isinstance(self.session, RelayedSession):
@@ -398,6 +404,15 @@ class Connection:
         self.requests.relaying = isinstance(state, Authenticated) and may_relay
         if isinstance(state, Authenticated) and not was_relaying:
             self._authenticated(state, now)
+
+    def _refused(self, session: State, now: float) -> None:
+        """Report a refused re-authentication, once for each session with an announced lifetime."""
+        assert isinstance(session, Authenticated)
+        if session.announced_lifetime_ms and session is not self._refused_in:
+            self._refused_in = session
+            detail = "a re-authentication within a second of the last one"
+            refused = failed(session, FailureReason.ILLEGAL_STATE, detail=detail)
+            self.observer.authentication_failed(self, refused, now)
 
     def _authenticated(self, session: Authenticated, now: float) -> None:
         """Apply an authentication or re-authentication that succeeded."""

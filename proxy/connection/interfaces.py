@@ -208,7 +208,8 @@ class Observer(Protocol[AnyConnection]):
         """Handle an authentication or re-authentication that succeeded."""
 
     def authentication_failed(self, connection: AnyConnection, failed: Failed, now: float) -> None:
-        """Handle an authentication or re-authentication that failed, or took too long."""
+        """Handle an authentication or re-authentication that failed, or took too long. After
+        ILLEGAL_STATE in a session the connection may continue."""
 
     def expired(
         self, connection: AnyConnection, session: Authenticated, api_key: int, now: float

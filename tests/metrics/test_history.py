@@ -60,6 +60,16 @@ def test_a_failed_reauthentication_does_not_reset_the_age() -> None:
     assert (summary.intervals or ())[0].ended_by == "failed"
 
 
+def test_a_session_continues_after_a_refused_reauthentication() -> None:
+    session = history()
+    session.authenticated(grant(), used(0, None), 0.0)
+    session.failed("illegal_state", used(1, 0.4), 0.5)
+    session.authenticated(grant(), used(1, 0.4), 2.0)
+    _, summary = session.closed("client_closed", used(2, 3.0), 3.0)
+    ends = [interval.ended_by for interval in summary.intervals or ()]
+    assert ends == ["reauthenticated", "closed"]
+
+
 def test_a_failed_login_names_nobody() -> None:
     """A principal that was merely claimed is not written."""
     session = history()

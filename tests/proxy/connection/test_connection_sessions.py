@@ -403,11 +403,17 @@ class TestReauthentication:
         log_in(play, first_id=3)
         play.take()
         play.now += 0.999
-        play.client(handshake(5, OAUTHBEARER), fetch(6))
-        assert play.take() == [f"to client: #5 {ILLEGAL}", "connect", "to broker: Fetch v12 #6"]
+        play.client(handshake(5, OAUTHBEARER), handshake(6, OAUTHBEARER), fetch(7))
+        assert play.take() == [
+            "failed illegal_state",  # once for each session
+            f"to client: #5 {ILLEGAL}",
+            f"to client: #6 {ILLEGAL}",
+            "connect",
+            "to broker: Fetch v12 #7",
+        ]
         play.now = NOW + 6.0
-        play.broker(response(6))
-        log_in(play, first_id=7)
+        play.broker(response(7))
+        log_in(play, first_id=8)
         assert play.take()[-1] == "authenticated User:alice again (2)"
 
     def test_within_a_second_on_an_expired_session_closes(self) -> None:

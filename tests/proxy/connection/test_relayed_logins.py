@@ -256,7 +256,7 @@ class TestSide:
         play.take()
         play.now += 0.5
         play.client(handshake(20, SCRAM))
-        assert play.take() == ["to client: #20 handshake error 34"]
+        assert play.take() == ["failed illegal_state", "to client: #20 handshake error 34"]
 
     def test_a_session_without_an_end_is_the_brokers_to_refuse(self) -> None:
         play = logged_in(relaying(max_reauth_ms=0))
