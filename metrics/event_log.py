@@ -5,8 +5,8 @@ No thread and no clock here: `now` is monotonic seconds, `wall` Unix time, both 
 
 import contextlib
 import logging
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from metrics.delivery.position import Position, read_position
 from metrics.delivery.spool import count_lines
@@ -22,8 +22,7 @@ WARNING_SECONDS = 60.0
 """Minimum time in seconds between two warnings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventLogSettings:
+class EventLogSettings(NamedTuple):
     """Settings of the event log of one worker."""
 
     directory: Path

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from metrics.events import EVENT_SCHEMA, EventKind
+from metrics.event_schema import EVENT_SCHEMA
+from metrics.events import EventKind
 from metrics.integrity import MAX_LINE_BYTES, files_of_log, open_regular
 
 MAX_EVENTS: Final = 10_000

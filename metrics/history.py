@@ -9,8 +9,7 @@ Rules:
   minute was active (`_mark_activity`).
 """
 
-from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from metrics.connection import Client, Grant, Origin
 from metrics.event_lines import Line
@@ -46,8 +45,7 @@ class Timeline:
             self._offset = wall - now
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cadence:
+class Cadence(NamedTuple):
     """Intervals at which events of an idle authenticated connection are written."""
 
     checkpoint: float = 900.0

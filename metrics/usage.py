@@ -143,8 +143,7 @@ class UsageLog:
         return line.finish()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uses:
+class Uses(NamedTuple):
     """Uses that were asked for."""
 
     rows: dict[Use, Amount]

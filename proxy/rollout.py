@@ -61,8 +61,7 @@ def kind_of(claimed: Claimed) -> ClientKind:
     return ClientKind(client_id and stable_id(client_id), software, version)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(NamedTuple):
     """Settings of `auto`; times and durations in milliseconds."""
 
     reauthentications: int = REAUTHENTICATIONS
@@ -85,8 +84,7 @@ class Rules:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """Facts about the clients of one kind."""
 
     seen_ms: int = 0

@@ -135,8 +135,7 @@ class ScramCredential:
         return Shape(self.iterations, form_of(self.salt))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeShares:
+class ShapeShares(NamedTuple):
     """Distribution of the shapes of one mechanism's verifiers."""
 
     shapes: tuple[Shape, ...]

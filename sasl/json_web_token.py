@@ -14,8 +14,7 @@ alone. Rules for several issuers:
 
 import base64
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sasl.jwks import KeyCache, KeyMissing
 from sasl.jwt_claims import (
@@ -51,8 +50,7 @@ _LAST_CHARACTERS: Final = {
 """Characters that may end canonical base64url, by length modulo 4 (RFC 4648 section 3.5)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustedIssuer:
+class TrustedIssuer(NamedTuple):
     """Issuer whose tokens are accepted: its keys, and the conditions that its tokens must meet."""
 
     settings: OAuthBearerSettings
@@ -61,8 +59,7 @@ class TrustedIssuer:
     """The `iss` of its tokens, which selects one of several issuers; empty if there is only one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedToken:
+class AcceptedToken(NamedTuple):
     """Valid token, its issuer, and the key that verified its signature."""
 
     claims: AcceptedClaims
@@ -72,8 +69,7 @@ class AcceptedToken:
     key: "PublicKey"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedToken:
+class SignedToken(NamedTuple):
     """Parts of an unverified token."""
 
     algorithm: str

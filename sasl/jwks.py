@@ -11,7 +11,6 @@ Pure: the caller fetches the document from its file or URL and reports the resul
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -81,8 +80,7 @@ UNKNOWN_KID_INTERVAL_SECONDS: Final = 10.0
 `sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyCacheSettings:
+class KeyCacheSettings(NamedTuple):
     """Schedule on which keys are fetched; all times are in milliseconds."""
 
     refresh_ms: int = 3_600_000

@@ -6,8 +6,7 @@ is forwarded (`Authenticated.began_expired`). Deliberate difference: lifetimes a
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sasl.identity import (
     MAX_PRINCIPAL_CHARACTERS,
@@ -29,8 +28,7 @@ _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
 """Characters that Java's `String.trim` removes: U+0000 to U+0020."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OAuthBearerSettings:
+class OAuthBearerSettings(NamedTuple):
     """Conditions that a token must meet: Kafka's `sasl.oauthbearer.*`, with its defaults."""
 
     expected_audience: frozenset[str] | None
@@ -57,8 +55,7 @@ class OAuthBearerSettings:
     """Prefixes of other issuers, which names of this issuer must not begin with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedClaims:
+class AcceptedClaims(NamedTuple):
     """Claims of a valid token. Times are wall-clock seconds since 1970."""
 
     subject: str

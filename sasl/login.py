@@ -12,8 +12,7 @@ SaslHandshake v1, then SaslAuthenticate v0 to v2 (KIP-43, KIP-152, KIP-368). Rul
 
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sasl import messages, scram_messages
 from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
@@ -43,8 +42,7 @@ class LoginError(Exception):
         """Kafka's error code; 0 if the server did not send it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send a request, and pass the body of its response to `answered`."""
 
     api_key: int
@@ -52,15 +50,13 @@ class Send:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Derive:
+class Derive(NamedTuple):
     """Call `work` where it may take milliseconds, and pass its result to `derived`."""
 
     work: Callable[[], bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedIn:
+class LoggedIn(NamedTuple):
     """The login succeeded."""
 
     session_lifetime_ms: int

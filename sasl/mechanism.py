@@ -148,8 +148,7 @@ class Failure:
     difference."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeysNeeded:
+class KeysNeeded(NamedTuple):
     """The token's key is unknown: fetch newer keys, then call `step` with the message again."""
 
     issuer: str = ""

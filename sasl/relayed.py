@@ -34,7 +34,7 @@ Time is monotonic seconds and always an argument.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from sasl import messages
 from sasl.identity import Identity, LoginFacts
@@ -103,8 +103,7 @@ class RelaySettings:
     OAUTHBEARER. The mapping is read for each message, so it may change."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     """Message that the broker has not answered yet."""
 
     version: int | None

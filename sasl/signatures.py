@@ -7,9 +7,8 @@ the package imports cryptography and PyJWT; it is imported only if there are key
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import (
@@ -28,8 +27,7 @@ from jwt.exceptions import PyJWTError
 PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey
 
 
-@dataclass(frozen=True, slots=True)
-class SignatureAlgorithm:
+class SignatureAlgorithm(NamedTuple):
     """Algorithm that a token's `alg` may name."""
 
     verifier: Algorithm

@@ -40,8 +40,7 @@ class Channel(StrEnum):
     """Another one to the same broker, for one re-authentication."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(NamedTuple):
     """Rules for the sessions of a principal."""
 
     enforcement: Enforcement

@@ -5,7 +5,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from metrics.events import EVENT_SCHEMA
+from metrics.event_schema import EVENT_SCHEMA
 from metrics.period import MINUTE_MS
 from metrics.spark.lines import parsed
 from metrics.spark.spark_session import make_session

@@ -4,7 +4,15 @@ from collections.abc import Callable, Mapping
 
 from docs.generate import meanings, members, table
 from metrics import events
-from metrics.events import ApiVersion, AuthInterval, EventField, LatencyBucket, event_fields
+from metrics.event_schema import (
+    ALL_KINDS,
+    ApiVersion,
+    AuthInterval,
+    EventField,
+    LatencyBucket,
+    SessionEvent,
+    event_fields,
+)
 from metrics.history import BURST_BYTES, BYTES_PER_SECOND
 from metrics.metric import Metric, MetricType
 from metrics.period import LATENCY_GAMMA
@@ -76,7 +84,7 @@ def _field_table(row: type) -> str:
 
 
 def _kinds(column: EventField) -> str:
-    if column.kinds == events.ALL_KINDS:
+    if column.kinds == ALL_KINDS:
         return ""
     return ", ".join(kind for kind in events.EventKind if kind in column.kinds)
 
@@ -109,7 +117,7 @@ METRIC_TABLES: Mapping[str, Callable[[], str]] = {
 EVENT_TABLES: Mapping[str, Callable[[], str]] = {
     "limits": _limit_table,
     "kinds": lambda: table(("kind", "meaning"), members(events.EventKind)),
-    "fields": lambda: _field_table(events.SessionEvent),
+    "fields": lambda: _field_table(SessionEvent),
     "intervals": lambda: _field_table(AuthInterval),
     "interval ends": lambda: table(("ended_by", "meaning"), members(events.IntervalEnd)),
     "dropped versions": lambda: _field_table(ApiVersion),

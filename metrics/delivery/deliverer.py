@@ -4,7 +4,7 @@ It has no clock and never sleeps: the caller decides when to run it, and what to
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
@@ -127,7 +127,7 @@ class Deliverer:
             lines, set_aside = self._selection.apply(batch.lines)
             refused = 0
             if lines:
-                refused = sink.deliver(replace(batch, lines=lines))
+                refused = sink.deliver(batch._replace(lines=lines))
             yield
             offset = batch.end
             position.advance(file.name, file.inode, offset)

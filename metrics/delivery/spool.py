@@ -10,11 +10,10 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from metrics.event_files import OPEN_SUFFIX
 
@@ -28,8 +27,7 @@ _SCAN_BYTES: Final = 1024 * 1024
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolFile:
+class SpoolFile(NamedTuple):
     """File of the spool, as it was when the folder was listed."""
 
     name: str
@@ -52,8 +50,7 @@ class SpoolFile:
         return self.begun or 0.0, self.number, self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(NamedTuple):
     """Consecutive whole lines of one file."""
 
     file: SpoolFile

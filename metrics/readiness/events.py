@@ -11,7 +11,8 @@ Rules:
 from enum import StrEnum
 from typing import Any
 
-from metrics.events import EVENT_SCHEMA, SCHEMA_VERSION, EventKind
+from metrics.event_schema import EVENT_SCHEMA
+from metrics.events import SCHEMA_VERSION, EventKind
 
 Row = dict[str, Any]
 

@@ -1,7 +1,6 @@
 """Administrative requests, which change the cluster, and their outcomes."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -91,7 +90,7 @@ def with_report(judgement: Forward | Change, report: Callable[[bytes], None]) ->
         report(body)
         return body if inner is None else inner(body)
 
-    return replace(change, response=response)
+    return change._replace(response=response)
 
 
 def _errors(part: Message, name: str | None) -> Iterator[tuple[str | None, int]]:

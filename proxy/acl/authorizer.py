@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import compress
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from proxy.acl.decision import AllowedTopics, Used, code_of, note
@@ -69,8 +69,7 @@ SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
 `AclEntry`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Denial:
+class Denial(NamedTuple):
     """Report that an operation was, or would have been, denied."""
 
     principal: str

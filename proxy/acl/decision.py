@@ -7,7 +7,7 @@ queues, and the connection knows nothing about individual APIs.
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.errors import ProxyError
@@ -30,15 +30,13 @@ class Forward:
 FORWARD: Final = Forward()
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """Judgement that the proxy responds with this body and does not forward the request."""
 
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(NamedTuple):
     """Judgement that changes the request, the response, or both."""
 
     request: bytes | None = None

@@ -7,7 +7,7 @@ because they are always used together.
 
 from dataclasses import asdict, dataclass
 from enum import IntEnum, StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class AuthorizerMode(StrEnum):
@@ -115,8 +115,7 @@ class Acl:
     permission: Permission
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclFilter:
+class AclFilter(NamedTuple):
     """Filter of DescribeAcls and DeleteAcls. None and ANY match every value."""
 
     resource_type: ResourceType = ResourceType.ANY

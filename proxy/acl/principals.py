@@ -34,7 +34,7 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.errors import ClientFault
 from sasl.identity import USER_TYPE
@@ -234,8 +234,7 @@ _REFUSED: Final = {
 """Names of refused constructs, by their beginnings; the first match applies."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """One `RULE:` of the list."""
 
     pattern: re.Pattern[str]

@@ -1,7 +1,6 @@
 """View of a broker for one listener's connections: the versions it offers, and its routes."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from proxy.brokers.discovery import DiscoveredBroker
@@ -97,7 +96,7 @@ class BrokerView:
         broker = self.broker
         if broker.broker_id is None or broker.broker_id in broker.identity.node_ids:
             return broker.identity
-        return replace(broker.identity, node_ids={broker.broker_id, *broker.identity.node_ids})
+        return broker.identity._replace(node_ids={broker.broker_id, *broker.identity.node_ids})
 
     @property
     def offered(self) -> UpstreamVersions | None:

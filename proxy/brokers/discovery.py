@@ -444,7 +444,7 @@ class ClusterDiscovery(Discovery):
             nowhere &= {id_ for id_ in view.brokers if gateway.hide(id_)}
         self._log_misfits(now)
         shown = {id_: broker for id_, broker in view.brokers.items() if id_ not in nowhere}
-        return replace(view, brokers=shown)
+        return view._replace(brokers=shown)
 
     def _log_misfits(self, now: float) -> None:
         """Log once which brokers have no port at a listener."""

@@ -15,8 +15,7 @@ Rules:
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.config.values import BrokerHosts, PortMap, PortRange
 from proxy.wire.metadata import MAX_BROKERS, BrokerAddress, ClusterView, is_address
@@ -28,8 +27,7 @@ MAX_NAMED: Final = 10
 """Largest number of broker ids in a log line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerChanges:
+class BrokerChanges(NamedTuple):
     """Ids of brokers that were added, removed or moved."""
 
     joined: tuple[int, ...] = ()

@@ -6,7 +6,7 @@ than literal, which it ignores there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_type_hints
 
@@ -127,7 +127,7 @@ class Listed(Resources):
         """Return the filters that find these ACLs. Raises BadParameter."""
         wanted = [pattern.filter() for pattern in self.patterns()] or [AclFilter()]
         names: list[str | None] = [*map(principal, self.principal)] or [None]
-        return tuple(replace(one, principal=name) for one in wanted for name in names)
+        return tuple(one._replace(principal=name) for one in wanted for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

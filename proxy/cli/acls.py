@@ -1,7 +1,7 @@
 """Commands `reauth-proxy acls`, with the option names of kafka-acls.sh."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_address
 from operator import itemgetter
 from pathlib import Path
@@ -232,7 +232,7 @@ def explain_acls(
         note("super users are not known without --config")
     with administration(where) as acls:
         found = _matching(
-            acls, [replace(question.resource.filter(), pattern_type=PatternType.MATCH)]
+            acls, [question.resource.filter()._replace(pattern_type=PatternType.MATCH)]
         )
     index = index_of(found, authorizer)
     decision = question.decide(index, identity.principals)
@@ -324,7 +324,7 @@ def _print_denied(against: Path, before: AclIndex, after: AclIndex, output: Outp
         for use, amount in found.rows.items()
         if _allows(before, use, found.groups) and not _allows(after, use, found.groups)
     }
-    print_uses(replace(found, rows=denied), output)
+    print_uses(found._replace(rows=denied), output)
     if denied:
         clients = len({(use.principal, use.client_id) for use in denied})
         raise fail(f"{len(denied)} uses of {clients} clients would be denied", Exit.REFUSED)

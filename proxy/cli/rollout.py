@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -95,7 +94,9 @@ def _document(rollout: Rollout, principal: str, now_ms: int) -> dict[str, Any]:
         "kills": record.kills,
         "would_be_killed": rollout.would_be_killed(principal),
         "clients": [
-            kind._asdict() | asdict(one) | rollout.client_standing(one, since_ms, now_ms)._asdict()
+            kind._asdict()
+            | one._asdict()
+            | rollout.client_standing(one, since_ms, now_ms)._asdict()
             for kind, one in record.clients.items()
         ],
     }

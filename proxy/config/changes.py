@@ -1,7 +1,6 @@
 """Settings in force, and the differences between two configurations that a reload can apply."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from proxy.config.listener import Listener, OauthbearerSettings
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
     from proxy.config.document import Lines  # with PyYAML
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(NamedTuple):
     """Paths of settings that differ, such as `listeners[clients].reauth.enforcement`."""
 
     reloadable: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
@@ -328,7 +328,7 @@ class Auto(Section):
 
     def rules(self) -> Rules:
         """Return the rules for `proxy.rollout`."""
-        return Rules(**{one.name: getattr(self, one.name) for one in fields(Rules)})
+        return Rules(**{name: getattr(self, name) for name in Rules._fields})
 
 
 class Store(Section):

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import product
 from math import inf
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from proxy.errors import ProxyError
 from proxy.quota.model import canonical_ip
@@ -163,8 +163,7 @@ def network_of(text: str) -> _Network:
     return network
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(NamedTuple):
     """Client that logs in, or has a session."""
 
     identity: Identity

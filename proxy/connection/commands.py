@@ -8,7 +8,6 @@ is looked at again. A frame that is forwarded unchanged at a first look needs no
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeVar, final
 
@@ -111,8 +110,7 @@ class AwaitBroker:
     finish with BROKER_UNREACHABLE at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSideConnection:
+class OpenSideConnection(NamedTuple):
     """Open another connection to the same broker for a re-authentication, and retry until `until`,
     in monotonic seconds; then call `side_connected` or `side_unreachable`."""
 
@@ -139,8 +137,7 @@ class ResumeClient:
     """Read from the client again."""
 
 
-@dataclass(frozen=True, slots=True)
-class WakeAt:
+class WakeAt(NamedTuple):
     """Call `timer` at this time, in monotonic seconds, or earlier."""
 
     when: float
@@ -161,16 +158,14 @@ class ResumeBroker:
     """Read from the broker again."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshKeys:
+class RefreshKeys(NamedTuple):
     """Fetch newer signing keys, then call `resume_login`."""
 
     issuer: str
     """Issuer of the keys (`sasl.mechanism.KeysNeeded`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckPassword:
+class CheckPassword(NamedTuple):
     """Check a client's password, then call `resume_login`."""
 
     check: PasswordCheck
@@ -181,15 +176,13 @@ class GetIdentity:
     """Get the proxy's identity at brokers, then call `identified`."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeriveKeys:
+class DeriveKeys(NamedTuple):
     """Call `work`, which takes milliseconds, outside the event loop; then call `derived`."""
 
     work: Callable[[], bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerFromStore:
+class AnswerFromStore(NamedTuple):
     """Answer a request that needs the store, outside the event loop; then call `store_answered`."""
 
     request: Request
@@ -197,23 +190,20 @@ class AnswerFromStore:
     """True if the client has the permission on the cluster that the API requires."""
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitMemory:
+class AwaitMemory(NamedTuple):
     """Call `await_memory` for a long request of this size in bytes."""
 
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitTurn:
+class AwaitTurn(NamedTuple):
     """Call `turn_came` when it is this principal's turn."""
 
     principal: str
     """Principal; empty for unauthenticated clients, which share a turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunLongTask:
+class RunLongTask(NamedTuple):
     """Run the steps of `long_task` between the work of other connections, then call `done`."""
 
     long_task: LongTask

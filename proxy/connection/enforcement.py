@@ -11,18 +11,16 @@ come before the mechanism's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.rollout import ANY_CLIENT, Claimed, Promotion, Promotions, kind_of
 from sasl.identity import Identity
 from sasl.states import Enforcement, Terms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Override:
+class Override(NamedTuple):
     """Override for one principal, or for all with a common prefix; a setting of None is not set."""
 
     principal: str

@@ -27,9 +27,8 @@ DescribeAcls v4 answers many filters at once:
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.acl.index import AclIndex
 from proxy.acl.model import (
@@ -128,8 +127,7 @@ def has_code_0(parts: AclFilterParts) -> bool:
     return 0 in (resource_type, pattern_type, operation, permission)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acls:
+class Acls(NamedTuple):
     """Access to the ACLs of the store."""
 
     store: Store

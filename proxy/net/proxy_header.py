@@ -5,8 +5,7 @@ unknown is an error, because a guessed address could match another client's ACLs
 """
 
 import ipaddress
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.quota.model import canonical_ip
 
@@ -31,8 +30,7 @@ class ProxyHeaderError(ValueError):
     """A header is invalid, or its sender is not trusted; the message contains no received bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyHeader:
+class ProxyHeader(NamedTuple):
     """A complete header."""
 
     size: int

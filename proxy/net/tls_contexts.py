@@ -17,8 +17,7 @@ import ssl
 import time
 from collections.abc import Collection
 from copy import copy
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.config.listener import Listener
 from proxy.config.model import Config, Upstream
@@ -99,8 +98,7 @@ def openssl_name(suite: str) -> str:
     return "-".join((*parts, *words))
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
+class Replacement(NamedTuple):
     """Checked contents of new certificate files, not in effect yet."""
 
     material: Material
@@ -184,8 +182,7 @@ class Tls:
         return listener_context(self._settings, material)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyTls:
+class ProxyTls(NamedTuple):
     """All TLS contexts of a proxy; workers, forked later, share the keys of session tickets."""
 
     listeners: dict[str, Tls]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote_plus
 
 from proxy.errors import ProxyError
@@ -237,8 +237,7 @@ Changes = Mapping[QuotaEntity, Mapping[QuotaKey, float | None]]
 """Limits to set by entity and key; None removes a limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaSnapshot:
+class QuotaSnapshot(NamedTuple):
     """All quotas at one moment, with their version."""
 
     version: int

@@ -23,9 +23,8 @@ Rules:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.quota.model import (
     DEFAULT,
@@ -50,8 +49,7 @@ StaticDefaults = Mapping[QuotaKey, float]
 """Limits of `quota.producer.default` and `quota.consumer.default`, by key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Considered:
+class Considered(NamedTuple):
     """Row of the order of precedence, for one client and one key."""
 
     row: int
@@ -128,8 +126,7 @@ Names = tuple[Name, Name]
 """User and client id of an entity."""
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(NamedTuple):
     """Quota that applies to a client."""
 
     tags: Tags
@@ -162,8 +159,7 @@ class Index:
         return Applied(Share.CLIENT_ID.tags(user, client_id), self._static[key], None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(NamedTuple):
     """Quota that applies to a client, with the rows that were considered."""
 
     key: QuotaKey

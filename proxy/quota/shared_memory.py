@@ -25,7 +25,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.quota.precedence import Tags
 
@@ -35,8 +35,7 @@ MAX_THROTTLE_TIME_MS: Final = 0x7FFF_FFFF
 """Maximum of throttle_time_ms, which is an INT32."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowConfig:
+class WindowConfig(NamedTuple):
     """Configuration of the window over which rates are measured."""
 
     num: int = 11

@@ -13,7 +13,6 @@ Rules of every store:
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -55,8 +54,7 @@ def refusal_of(problem: StoreError) -> tuple[ErrorCode, str]:
     return ErrorCode.KAFKA_STORAGE_ERROR, "The store cannot be read or written at the moment."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CredentialSnapshot:
+class CredentialSnapshot(NamedTuple):
     """All credentials as they were at one moment."""
 
     version: int
@@ -91,8 +89,7 @@ class CredentialStore(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclSnapshot:
+class AclSnapshot(NamedTuple):
     """All ACLs as they were at one moment."""
 
     version: int
@@ -100,8 +97,7 @@ class AclSnapshot:
     """ACLs, sorted, without duplicates."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclChanges:
+class AclChanges(NamedTuple):
     """ACLs added and removed between two versions. An ACL that was both added and removed is in at
     most one of `created` and `deleted`."""
 
@@ -119,8 +115,7 @@ class UserStore(CredentialStore, Protocol):
         """Return the 32 random bytes from which salts of users that do not exist are derived."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mirror:
+class Mirror(NamedTuple):
     """State of a store that mirrors another."""
 
     asked_at: float | None = None
@@ -130,8 +125,7 @@ class Mirror:
     """Reason why the last query failed, as a sentence; None if it succeeded."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreStart:
+class StoreStart(NamedTuple):
     """Start of the proxy with a store. The proxy's workers open only this store."""
 
     identity: str

@@ -97,8 +97,7 @@ _PLAIN_REQUEST: Final = ApiVersionsRequest(NO_SOFTWARE)
 """Content of every request before v3."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerIdentity:
+class BrokerIdentity(NamedTuple):
     """Broker that a connection leads to, as far as it is known."""
 
     cluster_id: str | None = None

@@ -7,8 +7,7 @@ v13.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.errors import BrokerFault
 from proxy.wire.apis import APIS, METADATA, response_body_at
@@ -33,8 +32,7 @@ _HOST: Final = re.compile(r"(?=.{1,255}$)[!-\-/-~]{1,63}(?:\.[!-\-/-~]{1,63})*\.
 longer than those of DNS (RFC 1035 section 2.3.4)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerAddress:
+class BrokerAddress(NamedTuple):
     """Address that a broker advertises."""
 
     host: str
@@ -47,8 +45,7 @@ def is_address(host: str, port: int) -> bool:
     return _HOST.fullmatch(host) is not None and 0 < port <= HIGHEST_PORT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
+class ClusterView(NamedTuple):
     """Cluster as one broker sees it."""
 
     brokers: Mapping[int, BrokerAddress]

@@ -2,7 +2,8 @@ import dataclasses
 from itertools import islice
 
 from docs.generate import meanings
-from metrics.events import EVENT_SCHEMA, SessionEvent, connection_ids
+from metrics.event_schema import EVENT_SCHEMA, SessionEvent
+from metrics.events import connection_ids
 
 
 def test_every_field_has_a_meaning_and_a_type() -> None:

@@ -7,14 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.events import (
-    MAX_INTERVALS,
-    MAX_TEXT_CHARS,
-    ApiVersion,
-    AuthInterval,
-    EventKind,
-    SessionEvent,
-)
+from metrics.event_schema import ApiVersion, AuthInterval, SessionEvent
+from metrics.events import MAX_INTERVALS, MAX_TEXT_CHARS, EventKind
 from metrics.history import Cadence, Timeline
 from metrics.period import LATENCY_GAMMA, latency_bucket
 from tests.support.metrics import EPOCH_MS, grant, history, to_json_line, used

@@ -106,7 +106,7 @@ def test_clients_of_an_enforced_principal_that_are_not_ready_are_probed() -> Non
 
 @pytest.mark.parametrize("freezes", [False, True])
 def test_kills_demote_or_freeze(freezes: bool) -> None:
-    rules = replace(RULES, max_kills=1, on_kills="freeze" if freezes else "demote")
+    rules = RULES._replace(max_kills=1, on_kills="freeze" if freezes else "demote")
     before = Record(clients={LIB: client(*READY)}, decision=promoted())
 
     def with_kills(*kills: int) -> Rollout:
@@ -148,7 +148,7 @@ def test_an_operators_demotion_stays() -> None:
 
 def test_promotions_have_a_rate_and_can_be_paused() -> None:
     """Principals with few kinds of clients come first."""
-    rules = replace(RULES, promotions_per_hour=2)
+    rules = RULES._replace(promotions_per_hour=2)
     state = rollout(
         rules,
         a=Record(clients={LIB: client(*READY), OLD: client(*READY)}),
@@ -163,12 +163,12 @@ def test_promotions_have_a_rate_and_can_be_paused() -> None:
     state.pause = Pause(NOW, True, "root")
     assert due(state, NOW + HOUR) == {}
     state.pause = Pause()
-    state.rules = replace(rules, pause=True)
+    state.rules = rules._replace(pause=True)
     assert due(state, NOW + HOUR) == {}
 
 
 def test_the_next_lifetime_follows_when_the_longer_one_held() -> None:
-    rules = replace(RULES, lifetimes_ms=(HOUR, HOUR // 4))
+    rules = RULES._replace(lifetimes_ms=(HOUR, HOUR // 4))
     since = NOW - DAY - HOUR
     enforced = Record(clients={LIB: client(*READY)}, decision=promoted(since))
     state = rollout(rules, a=enforced, b=replace(enforced, decision=promoted(NOW - HOUR)))
@@ -239,7 +239,7 @@ records = st.builds(
     kills=st.lists(times, max_size=4).map(tuple),
     decision=st.just(Decision()) | decisions,
 )
-small = replace(RULES, reauthentications=2, max_kills=1)
+small = RULES._replace(reauthentications=2, max_kills=1)
 states = st.dictionaries(st.sampled_from("ab"), records).map(lambda found: rollout(small, **found))
 
 
@@ -268,7 +268,7 @@ def test_missing_data_never_promotes(state: Rollout, data: st.DataObject) -> Non
     fewer = {}
     for name, record in state.records.items():
         clients = {
-            kind: replace(one, renewed=tuple(at for at in one.renewed if data.draw(st.booleans())))
+            kind: one._replace(renewed=tuple(at for at in one.renewed if data.draw(st.booleans())))
             for kind, one in record.clients.items()
         }
         fewer[name] = replace(record, clients=clients)
@@ -289,7 +289,7 @@ def test_old_re_authentications_are_dropped_without_a_difference(
 ) -> None:
     """Thinned evidence is ready whenever all of it would be, if less than a part of the window
     later."""
-    rules = replace(RULES, window_ms=2 * DAY)
+    rules = RULES._replace(window_ms=2 * DAY)
     state = Rollout(rules)
     for at in sorted(some):
         state.note("a", LIB, client(at))

@@ -1,6 +1,5 @@
 """Groups of tokens: all of them count, or the token is refused."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ from sasl.jwt_claims import AcceptedClaims, judge_claims
 from sasl.mechanism import FailureReason
 from tests.support.sasl import SETTINGS, WALL, claims
 
-GROUPS = replace(SETTINGS, groups_claim_name="groups")
-ROLES = replace(SETTINGS, groups_claim_name="realm_access.roles")
+GROUPS = SETTINGS._replace(groups_claim_name="groups")
+ROLES = SETTINGS._replace(groups_claim_name="realm_access.roles")
 
 
 def judged(settings: Any = GROUPS, **changes: object) -> AcceptedClaims | FailureReason:
@@ -71,7 +70,7 @@ def test_all_groups_together_are_bounded(prefix: str, over: bool) -> None:
     width = MAX_ALL_GROUP_CHARACTERS // MAX_GROUPS - len("Group:" + prefix)
     names = [f"{number:0{width}}" for number in range(MAX_GROUPS)]
     names[0] += "x" * over
-    settings = replace(GROUPS, prefix=prefix)
+    settings = GROUPS._replace(prefix=prefix)
     if over:
         assert judged(settings, groups=names) is FailureReason.BAD_GROUPS
     else:

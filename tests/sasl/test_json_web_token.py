@@ -3,7 +3,6 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -224,19 +223,18 @@ TERMS = Terms(enforcement=Enforcement.ENFORCE, max_reauth_ms=3_600_000)
 
 def issuers(ours: KeyCache | None = None, partners: KeyCache | None = None) -> TrustedIssuers:
     """Ours without a prefix, and a partner's, whose keys are under the same id."""
-    settings = replace(SETTINGS, groups_claim_name="groups")
+    settings = SETTINGS._replace(groups_claim_name="groups")
     return TrustedIssuers(
         [
             TrustedIssuer(
                 name=OURS,
                 keys=ours or cache_of(OUR_KEY),
-                settings=replace(settings, reserved=("partner:",)),
+                settings=settings._replace(reserved=("partner:",)),
             ),
             TrustedIssuer(
                 name=PARTNERS,
                 keys=partners or cache_of(PARTNERS_KEY),
-                settings=replace(
-                    settings,
+                settings=settings._replace(
                     expected_issuer=PARTNERS,
                     expected_audience=frozenset({"for-partners"}),
                     prefix="partner:",
@@ -369,7 +367,7 @@ def test_a_key_that_one_issuer_withdraws_is_gone_for_it_alone() -> None:
 
 
 def by(rename: Callable[[str], str | None], **more: Any) -> TrustedIssuers:
-    return only(cache_of(OUR_KEY), replace(SETTINGS, name_of=rename, **more))
+    return only(cache_of(OUR_KEY), SETTINGS._replace(name_of=rename, **more))
 
 
 def without_session(name: str) -> str | None:
@@ -426,7 +424,7 @@ def test_the_authorization_id_is_compared_with_the_name_in_the_token() -> None:
     ],
 )
 def test_the_name_may_be_at_a_path(said: dict[str, Any], name: str | None) -> None:
-    trusted = only(cache_of(OUR_KEY), replace(SETTINGS, sub_claim_name="account.name"))
+    trusted = only(cache_of(OUR_KEY), SETTINGS._replace(sub_claim_name="account.name"))
     bearer = token(claims() | said)
     if name is None:
         assert judged(bearer, trusted) is FailureReason.BAD_CLAIMS

@@ -1,7 +1,5 @@
 """The session alone: lifetimes, and states that no connection should reach."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +53,7 @@ def session() -> Session:
 def test_a_session_has_the_groups_of_its_last_token() -> None:
     """A newer token may bring other ones, without another principal (KIP-368)."""
     server = OAuthBearerServer(
-        issuers=only(cache_of(rsa_key()), replace(SETTINGS, groups_claim_name="groups")),
+        issuers=only(cache_of(rsa_key()), SETTINGS._replace(groups_claim_name="groups")),
         wall_clock=lambda: WALL,
     )
     one = Session({"OAUTHBEARER": server}, lambda _principal, _mechanism: ENFORCED)

@@ -10,14 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from metrics.connection import Client, Grant, Origin
-from metrics.events import (
-    ApiVersion,
-    AuthInterval,
-    EventKind,
-    IntervalEnd,
-    LatencyBucket,
-    SessionEvent,
-)
+from metrics.event_schema import ApiVersion, AuthInterval, LatencyBucket, SessionEvent
+from metrics.events import EventKind, IntervalEnd
 from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
 from metrics.report.facts import Collected, build_facts

@@ -6,7 +6,7 @@ The connection, its session, its mechanisms and what it offers are the real ones
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
@@ -289,7 +289,7 @@ class Playbook:
             mechanism=ScramMechanism.SCRAM_SHA_256, credentials=alice(), fake_secret=FAKE_SECRET
         )
         oauthbearer = OAuthBearerServer(
-            issuers=only(keys, replace(SETTINGS, groups_claim_name="groups")),
+            issuers=only(keys, SETTINGS._replace(groups_claim_name="groups")),
             wall_clock=lambda: WALL + self.now - NOW,
         )
         return {SCRAM: scram, OAUTHBEARER: oauthbearer}

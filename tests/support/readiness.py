@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from metrics.events import MAX_INT64, ApiVersion, EventKind, SessionEvent
+from metrics.event_schema import ApiVersion, SessionEvent
+from metrics.events import MAX_INT64, EventKind
 from metrics.readiness.analysis import Analysis, Question
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.events import LISTS, MAX_ELEMENTS, Problem

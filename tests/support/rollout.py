@@ -4,7 +4,8 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from metrics.events import EventKind, SessionEvent
+from metrics.event_schema import SessionEvent
+from metrics.events import EventKind
 from metrics.rollout import AUTO
 from proxy.rollout import Decision, Evidence, Record, Rollout, Rules, kind_of
 from tests.support.metrics import EPOCH_MS, event

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -213,7 +212,7 @@ def answered(mirror: SqliteMirror, *acls: Acl, at: float | None = None) -> None:
 
 
 def denied(one: AnswerFromStore) -> AnswerFromStore:
-    return replace(one, authorized=False)
+    return one._replace(authorized=False)
 
 
 def users_question() -> AnswerFromStore:

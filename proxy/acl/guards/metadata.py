@@ -15,9 +15,8 @@ broker divides these into pages.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.acl.decision import (
     FORWARD,
@@ -63,8 +62,7 @@ _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC
 _Topic = MetadataResponse.MetadataResponseTopic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RequestedTopic:
+class _RequestedTopic(NamedTuple):
     """Topic of the request."""
 
     name: str | None

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import replace as with_changes
 from typing import Any, Final, TypeVar
 
 from proxy.acl.decision import FORWARD, BodyTransform, Change, Inquiry, Judgement, names_of
@@ -113,7 +112,7 @@ def _without_hidden_configs(
         return Change(response=hide)
     if isinstance(judgement, Change) and judgement.response is not None:
         merge = judgement.response
-        return with_changes(judgement, response=lambda body: merge(hide(body)))
+        return judgement._replace(response=lambda body: merge(hide(body)))
     return judgement
 
 

@@ -5,7 +5,6 @@ while it serves clients. Names that clients chose are cut to 256 characters, and
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 
@@ -84,8 +83,7 @@ class SessionFacts(NamedTuple):
     `audit` it would have been throttled. None if it never exceeded one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selector:
+class Selector(NamedTuple):
     """Selector of sessions: those that match all given parts; None matches any."""
 
     principal: str | None = None
@@ -97,7 +95,7 @@ class Selector:
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> Self:
         """Return the selector of a request's arguments. Raises ValueError if they are invalid."""
-        unknown = arguments.keys() - set(cls.__slots__)
+        unknown = arguments.keys() - set(cls._fields)
         if unknown or not all(isinstance(value, str | None) for value in arguments.values()):
             raise ValueError("not a selection of sessions")
         selector = cls(**arguments)
@@ -113,8 +111,7 @@ class Selector:
 
     def arguments(self) -> dict[str, Any]:
         """Return the parts that are given, as arguments of a request."""
-        given = {name: getattr(self, name) for name in self.__slots__}
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
     def chooses(self, connection_id: str, principal: str | None, client_id: str | None) -> bool:
         """Return whether a session is selected."""

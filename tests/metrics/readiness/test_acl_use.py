@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from metrics.events import EventKind, SessionEvent
+from metrics.event_schema import SessionEvent
+from metrics.events import EventKind
 from tests.support.metrics import EPOCH_MS
 from tests.support.readiness import USES, Answers, answers, later, login, use
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.events.generate import Size, clients_of, simulated
-from metrics.events import EventKind, SessionEvent
+from metrics.event_schema import SessionEvent
+from metrics.events import EventKind
 from metrics.readiness import usage
 from metrics.report.requirements import judged, requirement
 from tests.support.readiness import TOLD, Answers, answers, later, login

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from metrics.events import AuthInterval, EventKind
+from metrics.event_schema import AuthInterval
+from metrics.events import EventKind
 from tests.support.metrics import EPOCH_MS
 from tests.support.readiness import MINUTE_MS, Row, answers, later, login
 

@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.events.generate import Size, clients_of, simulated
-from metrics.events import EventKind, SessionEvent
+from metrics.event_schema import SessionEvent
+from metrics.events import EventKind
 from metrics.report.evidence import evidence
 from tests.support.metrics import event
 from tests.support.readiness import MINUTE_MS, Row, answers, later, login

@@ -1,6 +1,7 @@
 """Versions that Kafka 4.0 dropped, added up by client, API and version."""
 
-from metrics.events import ApiVersion, EventKind
+from metrics.event_schema import ApiVersion
+from metrics.events import EventKind
 from tests.support.readiness import USES_OF_DROPPED, answers, later
 
 

@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from metrics.events import EventKind, SessionEvent
+from metrics.event_schema import SessionEvent
+from metrics.events import EventKind
 from metrics.readiness import usage
 from metrics.rollout import Stage
 from tests.support.readiness import answers

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from benchmarks.events.generate import Size, clients_of, simulated
-from metrics.events import AuthInterval, EventKind, SessionEvent
+from metrics.event_schema import AuthInterval, SessionEvent
+from metrics.events import EventKind
 from metrics.readiness import sessions, usage
 from tests.support.metrics import EPOCH_MS, event, read
 from tests.support.readiness import MINUTE_MS, STANDINGS, Row, answers, later, login

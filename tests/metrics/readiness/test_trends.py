@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from benchmarks.events.generate import Size, clients_of, simulated
-from metrics.events import AuthInterval, EventKind, LatencyBucket, SessionEvent
+from metrics.event_schema import AuthInterval, LatencyBucket, SessionEvent
+from metrics.events import EventKind
 from metrics.period import latency_bucket
 from metrics.readiness.authentications import storm_profile
 from metrics.report.verdicts import Verdict

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from metrics.events import AuthInterval, EventKind, SessionEvent
+from metrics.event_schema import AuthInterval, SessionEvent
+from metrics.events import EventKind
 from metrics.period import Usage
 from metrics.readiness import what_if
 from tests.support.metrics import EPOCH_MS, ParsedHistory, grant, history

@@ -3,7 +3,6 @@
 import gc
 import tracemalloc
 from collections.abc import Hashable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -54,7 +53,7 @@ def test_a_denial_is_told_with_what_denied_it() -> None:
     rule = acl("secret", permission=DENY)
     desk = Desk(rule)
     assert not desk.alice.may(READ, TOPIC, "secret")
-    assert desk.reported == [replace(DENIAL, name="secret", rule=rule)]
+    assert desk.reported == [DENIAL._replace(name="secret", rule=rule)]
 
 
 def test_what_is_merely_cut_from_a_list_is_neither_told_nor_counted() -> None:
@@ -303,14 +302,14 @@ def test_kinds_are_told_apart() -> None:
     denials = Denials()
     kinds = [
         DENIAL,
-        replace(DENIAL, principal="User:bob"),
-        replace(DENIAL, operation=Operation.WRITE),
-        replace(DENIAL, resource_type=ResourceType.GROUP),
-        replace(DENIAL, name="other"),
-        replace(DENIAL, would_be=True),
+        DENIAL._replace(principal="User:bob"),
+        DENIAL._replace(operation=Operation.WRITE),
+        DENIAL._replace(resource_type=ResourceType.GROUP),
+        DENIAL._replace(name="other"),
+        DENIAL._replace(would_be=True),
     ]
     assert all(denials.note(one, 0.0) for one in kinds)
-    assert denials.note(replace(DENIAL, host="10.0.0.2"), 0.0) is None
+    assert denials.note(DENIAL._replace(host="10.0.0.2"), 0.0) is None
 
 
 def test_invented_names_are_told_as_others() -> None:
@@ -319,12 +318,12 @@ def test_invented_names_are_told_as_others() -> None:
     reported = [
         notice
         for number in range(10_000)
-        if (notice := denials.note(replace(DENIAL, name=f"n{number}"), number / 10_000))
+        if (notice := denials.note(DENIAL._replace(name=f"n{number}"), number / 10_000))
     ]
     assert len(reported) == 51
     assert [one.others for one in reported] == [False] * 50 + [True]
     assert len(denials) == 51
-    assert denials.note(replace(DENIAL, principal="User:bob"), 1.0) is not None
+    assert denials.note(DENIAL._replace(principal="User:bob"), 1.0) is not None
     assert sum(one.count for one in [*reported, *denials.rest(2.0)]) == 10_000
 
 
@@ -341,7 +340,7 @@ def test_no_denial_is_lost_from_the_numbers(steps: list[tuple[int, int, int, boo
     for name, principal, pause, sweeps in steps:
         now += pause
         notices = denials.sweep(now) if sweeps else []
-        noted = denials.note(replace(DENIAL, name=str(name), principal=str(principal)), now)
+        noted = denials.note(DENIAL._replace(name=str(name), principal=str(principal)), now)
         for notice in [*notices, *([noted] if noted else [])]:
             reported += notice.count
             if not notice.others:

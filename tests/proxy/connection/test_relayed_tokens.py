@@ -1,7 +1,5 @@
 """Tokens that proxy and broker verify, as transcripts (`sasl.termination: broker`)."""
 
-from dataclasses import replace
-
 import pytest
 
 from proxy.connection.connection import Connection
@@ -62,7 +60,7 @@ def verifying(
         enforces_token_expiry=enforces_token_expiry,
     )
     verifiers[OAUTHBEARER] = OAuthBearerServer(
-        issuers=only(keys or cache_of(ed_key()), replace(issuer, groups_claim_name="groups")),
+        issuers=only(keys or cache_of(ed_key()), issuer._replace(groups_claim_name="groups")),
         wall_clock=lambda: WALL + play.now - NOW,
     )
     return play
@@ -223,7 +221,7 @@ class TestReauthentication:
 
     def test_another_account_of_the_same_principal_is_the_brokers_to_refuse(self) -> None:
         """Kafka 4.4 announces a token's lifetime whatever its `connections.max.reauth.ms`."""
-        settings = replace(SETTINGS, sub_claim_name="team")
+        settings = SETTINGS._replace(sub_claim_name="team")
         play = offered(verifying(issuer=settings), bearer(team="etl", sub="alice"))
         play.broker(answered(2, lifetime_ms=60_000))
         play.client(handshake(10, OAUTHBEARER))
@@ -243,7 +241,7 @@ class TestAside:
 
     def renewed(self, first: bytes, second: bytes) -> Playbook:
         """With a request in flight; the broker accepts both tokens."""
-        play = offered(verifying(issuer=replace(SETTINGS, sub_claim_name="team")), first)
+        play = offered(verifying(issuer=SETTINGS._replace(sub_claim_name="team")), first)
         play.broker(answered(2))
         play.client(fetch(9))
         play.now += 100

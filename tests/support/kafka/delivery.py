@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ def following(folder: Path, topic: str, *more: str) -> Iterator[subprocess.Popen
 
 def log_in(folder: Path, **more: Any) -> EventLog:
     settings = EventLogSettings(directory=folder, proxy_id="pod", worker=0, rotate_bytes=5000)
-    return EventLog(replace(settings, **more))
+    return EventLog(settings._replace(**more))
 
 
 def lines(connection: str, numbers: range) -> list[str]:
