@@ -1,6 +1,7 @@
 """Settings of all tests."""
 
 import asyncio
+import gc
 import inspect
 import sys
 from typing import Any
@@ -13,6 +14,8 @@ from xdist.scheduler import LoadFileScheduling
 # How fast the machine is, is no property of ours.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+gc.disable()  # until all tests are collected: their objects stay
 
 DEADLINE_SECONDS = 600.0
 """For a coroutine that hangs; what tests wait for has less."""
@@ -42,6 +45,12 @@ class SharedStarts(LoadFileScheduling):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on, but look at nothing that belongs to the collected tests."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

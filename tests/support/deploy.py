@@ -117,7 +117,7 @@ def newest(kubernetes: ModuleType) -> list[str]:
 
 def load(path: Path) -> Any:
     """Load a YAML file with one document."""
-    return yaml.safe_load(path.read_text())
+    return yaml.load(path.read_text(), yaml.CSafeLoader)  # ten times as fast as `safe_load`
 
 
 def metric_names(promql: str) -> set[str]:

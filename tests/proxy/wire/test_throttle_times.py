@@ -77,12 +77,12 @@ def test_what_has_no_such_field_is_left_alone(api_key: int, version: int) -> Non
     assert patch(api_key, version, b"whatever", 7) == b"whatever"
 
 
-@pytest.mark.parametrize(("api_key", "version"), TELLING)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(content=st.binary(max_size=60))
-def test_garbage_is_the_brokers_fault(api_key: int, version: int, content: bytes) -> None:
-    with suppress(BrokerFault):
-        assert len(patch(api_key, version, content, 7)) == len(content)
+def test_garbage_is_the_brokers_fault(content: bytes) -> None:
+    for api_key, version in TELLING:
+        with suppress(BrokerFault):
+            assert len(patch(api_key, version, content, 7)) == len(content)
 
 
 def test_tags_in_the_header_are_passed_over() -> None:
