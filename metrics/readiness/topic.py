@@ -9,9 +9,8 @@ Rules:
 - The work per message is done in C; Python code runs about once per hundred messages.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final, cast
 
 from confluent_kafka import (
@@ -76,61 +75,47 @@ class TopicReader:
         A partition that is missing in it is read from its beginning, or from the first message at
         or after `since_ms`. Raises ReportError.
         """
-        left = self._begin(offsets, since_ms)
         silent = 0
-        while left:
-            before = dict(offsets)
-            poll = partial(self._consumer.consume, _AT_ONCE, timeout=POLL_SECONDS)
-            lines = self._lines(self._asked(poll), offsets, left)
-            silent = 0 if offsets != before else silent + 1
-            if left and silent == SILENT_POLLS:
-                raise self._failed(None)
-            if lines:
-                yield lines
+        with self._explained():
+            left = self._begin(offsets, since_ms)
+            while left:
+                before = dict(offsets)
+                messages = self._consumer.consume(_AT_ONCE, timeout=POLL_SECONDS)
+                lines = self._lines(messages, offsets, left)
+                silent = 0 if offsets != before else silent + 1
+                if left and silent == SILENT_POLLS:
+                    raise self._failed(None)
+                if lines:
+                    yield lines
 
     def _begin(self, offsets: dict[int, int], since_ms: int | None) -> dict[int, int]:
         """Assign the partitions with unread messages; return their ends."""
-        places, left = [], {}
-        partitions, dated = self._partitions(), dict[int, int]()
-        if since_ms is not None:
-            dated = self._offsets_at(partitions, since_ms - CLOCK_TOLERANCE_MS)
-        for partition in partitions:
-            place = TopicPartition(self._topic, partition)
-            low, end = self._asked(
-                partial(self._consumer.get_watermark_offsets, place, timeout=TIMEOUT_SECONDS)
-            )
+        consumer, topic, left = self._consumer, self._topic, dict[int, int]()
+        found = consumer.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic]
+        if found.error is not None:
+            raise self._failed(found.error)
+        if without := _without_leader(found.partitions):
+            raise ReportError(f"kafka:{topic}: {without}")
+        dated = {} if since_ms is None else self._offsets_at(found.partitions, since_ms)
+        for partition in sorted(found.partitions):
+            place = TopicPartition(topic, partition)
+            low, end = consumer.get_watermark_offsets(place, timeout=TIMEOUT_SECONDS)
             begin = offsets.get(partition, dated.get(partition, low))
-            if begin == OFFSET_END:
+            if begin == OFFSET_END:  # all messages are older than `since_ms`
                 begin = end
             if not low <= begin <= end:  # retention has removed it, or the topic was recreated
                 begin = low
             offsets[partition] = begin
             if begin < end:
                 left[partition] = end
-                places.append(TopicPartition(self._topic, partition, begin))
-        self._asked(partial(self._consumer.assign, places))
+        consumer.assign([TopicPartition(topic, each, offsets[each]) for each in left])
         return left
 
-    def _partitions(self) -> list[int]:
-        topics = self._asked(
-            partial(self._consumer.list_topics, self._topic, timeout=TIMEOUT_SECONDS)
-        ).topics
-        found = topics[self._topic]
-        if found.error is not None:
-            raise self._failed(found.error)
-        if without := _without_leader(found.partitions):
-            raise ReportError(f"kafka:{self._topic}: {without}")
-        return sorted(found.partitions)
-
-    def _offsets_at(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
-        """Return the offset of the first message at or after a time, by partition.
-
-        OFFSET_END: all messages are older.
-        """
-        asked = [TopicPartition(self._topic, each, max(0, time_ms)) for each in partitions]
-        found = self._asked(
-            partial(self._consumer.offsets_for_times, asked, timeout=TIMEOUT_SECONDS)
-        )
+    def _offsets_at(self, partitions: Iterable[int], time_ms: int) -> dict[int, int]:
+        """Return the offset of the first message at or after a time, by partition."""
+        begin_ms = max(0, time_ms - CLOCK_TOLERANCE_MS)
+        asked = [TopicPartition(self._topic, each, begin_ms) for each in partitions]
+        found = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_SECONDS)
         for place in found:
             if place.error is not None:
                 raise self._failed(place.error)
@@ -175,9 +160,11 @@ class TopicReader:
                 raise self._failed(error)
         return kept
 
-    def _asked(self, ask: Callable[[], Any]) -> Any:
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise librdkafka's errors as ReportError."""
         try:
-            return ask()
+            yield
         except KafkaException as error:
             raise self._failed(error.args[0]) from None
 
