@@ -17,8 +17,8 @@ from metrics.readiness.usage import CLIENT_KEY, KEPT_UNSURE, is_added
 class ColumnType(StrEnum):
     """Type of a column."""
 
-    TEXT = "STRING"
-    TEXTS = "ARRAY<STRING>"
+    TEXT = "VARCHAR"
+    TEXTS = "VARCHAR[]"
     COUNT = "BIGINT"
     NUMBER = "DOUBLE"
     FLAG = "BOOLEAN"
@@ -394,13 +394,6 @@ def as_text(name: str, query: str) -> str:
     return f"SELECT * REPLACE ({safe}) FROM ({query})" if safe else query
 
 
-_TYPES: Final = {each: str(each) for each in ColumnType} | {
-    ColumnType.TEXT: "VARCHAR",
-    ColumnType.TEXTS: "VARCHAR[]",
-}
-"""DuckDB's names of the types."""
-
-
 def comments(name: str) -> dict[str, str]:
     """Return the meaning of each column of a published table."""
     return {each.name: each.meaning for each in (*TABLES[name].columns, *RUN)}
@@ -414,7 +407,7 @@ def _expression(column: Column) -> str:
         case ColumnType.DAY:
             return f"DATE '1970-01-01' + CAST({source} AS INT)"
         case _:
-            return f"CAST({source} AS {_TYPES[column.type]})"
+            return f"CAST({source} AS {column.type})"
 
 
 def _time_of(epoch_ms: str) -> str:

@@ -20,7 +20,7 @@ from metrics.readiness import job
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.errors import ReportError
 from metrics.readiness.output import prune_history
-from metrics.readiness.published import RUN, TABLES, ColumnType, as_text, published
+from metrics.readiness.published import RUN, TABLES, as_text, published
 from metrics.readiness.settings import Settings
 from tests.support.metrics import EPOCH_MS, to_json_line
 from tests.support.readiness import later, login
@@ -31,8 +31,6 @@ ONE_DENIAL = """SELECT 'User:a' AS principal, 'TOPIC' AS resource_type, 't' AS r
 PAGE = Path(__file__).parents[3] / "docs" / "report-tables.md"
 QUESTIONS = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 DAY_MS = 86_400_000
-DUCKDB_TYPES = {ColumnType.TEXT: "VARCHAR", ColumnType.TEXTS: "VARCHAR[]"}
-"""Types that DuckDB spells differently."""
 SIZE = Size(connections=40, principals=8, clients=20, days=1, seed=9)
 
 
@@ -94,7 +92,7 @@ def test_a_table_has_the_columns_that_are_documented(folder: Path, name: str) ->
     query = f"DESCRIBE FROM '{folder}/report/tables/{name}/*.parquet'"
     found = duckdb.connect().execute(query).fetchall()
     columns = (*TABLES[name].columns, *RUN)
-    documented = [(each.name, DUCKDB_TYPES.get(each.type, each.type)) for each in columns]
+    documented = [(each.name, each.type) for each in columns]
     assert [(column, kind) for column, kind, *_ in found] == documented
     metadata = f"FROM parquet_kv_metadata('{folder}/report/tables/{name}/*.parquet')"
     said = {key: value for _, key, value in duckdb.connect().execute(metadata).fetchall()}
