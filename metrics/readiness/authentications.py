@@ -104,19 +104,15 @@ def storms(count_rows: str) -> str:
         GROUP BY minute_ms, mechanism"""
 
 
-def storm_profile(storm_rows: str, *, points: int = STORM_POINTS) -> str:
-    """The busiest minute of each of at most `points` stretches of equal length, for a plot."""
-    return f"""SELECT stretch_ms AS minute_ms, max(authentications) AS authentications,
-        max(reauthentications) AS reauthentications
-        FROM (SELECT CAST(floor((minute_ms - first_ms) / width) * width AS BIGINT) + first_ms
-                AS stretch_ms, authentications, reauthentications
-            FROM (SELECT minute_ms, {total("authentications")} AS authentications,
-                    {total("reauthentications")} AS reauthentications
-                FROM {storm_rows} GROUP BY minute_ms) AS minutes
-            CROSS JOIN (SELECT min(minute_ms) AS first_ms, ceil(((max(minute_ms) - min(minute_ms))
-                    / {MINUTE_MS} + 1) / {points}) * {MINUTE_MS} AS width FROM {storm_rows})
-                AS whole) AS placed
-        GROUP BY stretch_ms ORDER BY minute_ms"""
+def storm_profile(storm_rows: str) -> str:
+    """The busiest minute of each of `STORM_POINTS` stretches of equal length, for a plot."""
+    return f"""WITH minutes AS (SELECT minute_ms AS at_ms, {total("authentications")} AS logins,
+            {total("reauthentications")} AS again FROM {storm_rows} GROUP BY minute_ms),
+        whole AS (SELECT min(at_ms) AS first_ms, CAST(ceil(((max(at_ms) - min(at_ms))
+            / {MINUTE_MS} + 1) / {STORM_POINTS}) AS BIGINT) * {MINUTE_MS} AS width FROM minutes)
+        SELECT (at_ms - first_ms) // width * width + first_ms AS minute_ms,
+            max(logins) AS authentications, max(again) AS reauthentications
+        FROM minutes, whole GROUP BY ALL ORDER BY minute_ms"""
 
 
 def latencies(count_rows: str) -> str:
@@ -131,11 +127,10 @@ def latencies(count_rows: str) -> str:
     )
     return f"""SELECT mechanism, kind, CAST(total AS BIGINT) AS count, {reached},
         max({value}) AS max_us
-        FROM (SELECT mechanism, kind, bucket, sum(count) OVER (PARTITION BY mechanism, kind
+        FROM (SELECT mechanism, kind, bucket, sum(sum(count)) OVER (PARTITION BY mechanism, kind
                 ORDER BY bucket ROWS UNBOUNDED PRECEDING) AS below,
-                sum(count) OVER (PARTITION BY mechanism, kind) AS total
-            FROM (SELECT mechanism, kind, bucket, {total("count")} AS count FROM {count_rows}
-                WHERE bucket IS NOT NULL GROUP BY mechanism, kind, bucket) AS buckets) AS added
+                sum(sum(count)) OVER (PARTITION BY mechanism, kind) AS total
+            FROM {count_rows} WHERE bucket IS NOT NULL GROUP BY mechanism, kind, bucket) AS added
         GROUP BY mechanism, kind, total"""
 
 

@@ -5,7 +5,7 @@ several connections (`alike`).
 """
 
 from metrics.events import IntervalEnd
-from metrics.readiness.events import MINUTE_MS, counted, day_of, total
+from metrics.readiness.events import MINUTE_MS, counted, day_of, total, words
 from metrics.readiness.usage import (
     CLIENT_KEY,
     GREATEST,
@@ -239,8 +239,9 @@ def clients(session_rows: str, client_day_rows: str, hasty_rows: str) -> str:
     rows = f"""SELECT {key}, {total("alike")} AS connections,
         coalesce({total("CASE WHEN ended_by IS NULL THEN alike END")}, 0) AS open_connections,
         {total("left_out * alike")} AS left_out_connections,
-        sort_array(collect_set(client_host)) AS all_hosts,
-        sort_array(collect_set(listener)) AS listeners,
+        list_sort(collect_set(client_host))[:{HOSTS_SHOWN}] AS hosts,
+        count(DISTINCT client_host) AS host_count,
+        list_sort(collect_set(listener)) AS listeners,
         min(authenticate_version) AS authenticate_version,
         {total(f"CASE WHEN standing = '{Verdict.NOT_CAPABLE}' THEN alike ELSE 0 END")}
             AS not_capable_connections,
@@ -257,8 +258,7 @@ def clients(session_rows: str, client_day_rows: str, hasty_rows: str) -> str:
         min(CASE WHEN renewed_today AND day > last_failed_on THEN day END) AS ready_since
         FROM (SELECT *, max(failed_on) OVER (PARTITION BY {key}) AS last_failed_on
             FROM {client_day_rows}) AS days GROUP BY {key}"""
-    return f"""SELECT c.* EXCLUDE (all_hosts), slice(c.all_hosts, 1, {HOSTS_SHOWN}) AS hosts,
-        CAST(size(c.all_hosts) AS BIGINT) AS host_count, d.failed_on,
+    return f"""SELECT c.*, d.failed_on,
         CASE WHEN d.state = '{Verdict.READY}' THEN d.ready_since END AS ready_since,
         h.hasty_ms, h.ready_from_ms, coalesce(d.state, '{Verdict.UNKNOWN}') AS verdict
         FROM ({rows}) AS c LEFT JOIN ({last}) AS d ON {same_client("c", "d")}
@@ -290,8 +290,7 @@ def by_their_clients(session_rows: str, client_rows: str) -> str:
 
 def rank() -> str:
     """Return the SQL for the rank of a verdict, worst first."""
-    places = " ".join(f"WHEN '{each}' THEN {at}" for at, each in enumerate(WORST_FIRST))
-    return f"CASE verdict {places} END"
+    return f"list_position([{words(WORST_FIRST)}], verdict)"
 
 
 def breaking_software(client_rows: str) -> str:
@@ -299,13 +298,11 @@ def breaking_software(client_rows: str) -> str:
 
     Clients that failed only because they were throttled are left out.
     """
-    software = "client_software_name, client_software_version"
-    verdicts = " OR ".join(f"verdict = '{each}'" for each in BREAKING)
-    return f"""SELECT {software}, clients, slice(names, 1, {PRINCIPALS_NAMED}) AS principals,
-        CAST(size(names) AS BIGINT) AS principal_count
-        FROM (SELECT {software}, count(*) AS clients, sort_array(collect_set(principal)) AS names
-            FROM {client_rows} WHERE ({verdicts}) AND NOT only_throttled
-            GROUP BY {software}) AS named
+    return f"""SELECT client_software_name, client_software_version, count(*) AS clients,
+        list_sort(collect_set(principal))[:{PRINCIPALS_NAMED}] AS principals,
+        count(DISTINCT principal) AS principal_count
+        FROM {client_rows} WHERE verdict IN ({words(BREAKING)}) AND NOT only_throttled
+        GROUP BY client_software_name, client_software_version
         ORDER BY clients DESC, client_software_name NULLS FIRST,
             client_software_version NULLS FIRST"""
 
@@ -329,23 +326,18 @@ def groups(client_group_rows: str, client_rows: str) -> str:
 def by_principal(client_rows: str, more: str = "") -> str:
     """One row per principal: its clients by verdict, its worst verdict, and `enforceable`."""
     counts = ", ".join(f"count_if(verdict = '{each}') AS {each}" for each in Verdict)
-    worst = " ".join(f"WHEN {each} > 0 THEN '{each}'" for each in WORST_FIRST)
-    return f"""SELECT *, verdict = '{Verdict.READY}' AS enforceable
-        FROM (SELECT *, CASE {worst} END AS verdict FROM (
-            SELECT principal, {more} count(*) AS clients, {total("connections")} AS connections,
-                {counts},
-                sort_array(array_distinct(flatten(collect_list(listeners)))) AS listeners,
-                max(last_seen_ms) AS last_seen_ms
-            FROM {client_rows} WHERE principal IS NOT NULL GROUP BY principal) AS counted) AS judged
-        """
+    return f"""SELECT principal, {more} count(*) AS clients, {total("connections")} AS connections,
+        {counts}, list_sort(list_distinct(flatten(list(listeners)))) AS listeners,
+        max(last_seen_ms) AS last_seen_ms, min_by(verdict, {rank()}) AS verdict,
+        bool_and(verdict = '{Verdict.READY}') AS enforceable
+        FROM {client_rows} AS c WHERE principal IS NOT NULL GROUP BY principal"""
 
 
 def by_day(client_day_rows: str) -> str:
     """One row per day: the clients seen on it, by their state at the end of the day."""
-    return f"""SELECT *, ready / clients AS ready_share FROM (
-        SELECT day, count(*) AS clients,
-            {", ".join(f"count_if(state = '{each}') AS {each}" for each in Verdict)}
-        FROM {client_day_rows} GROUP BY day) AS counted"""
+    counts = ", ".join(f"count_if(state = '{each}') AS {each}" for each in Verdict)
+    return f"""SELECT day, count(*) AS clients, {counts}, ready / clients AS ready_share
+        FROM {client_day_rows} GROUP BY day"""
 
 
 def short_tokens(client_rows: str) -> str:
@@ -367,11 +359,9 @@ def session_lengths(session_rows: str) -> str:
 
     A class ends at `up_to_ms`; the first ends at a minute.
     """
-    up_to = f"""CAST(pow(2, ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})))
-        * {MINUTE_MS} AS BIGINT)"""
-    return f"""SELECT {up_to} AS up_to_ms, standing, {total("alike")} AS connections
-        FROM {session_rows} WHERE used_ms IS NOT NULL
-        GROUP BY {up_to}, standing"""
+    return f"""SELECT CAST(pow(2, ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})))
+            * {MINUTE_MS} AS BIGINT) AS up_to_ms, standing, {total("alike")} AS connections
+        FROM {session_rows} WHERE used_ms IS NOT NULL GROUP BY ALL"""
 
 
 def denials(events: str) -> str:
@@ -391,13 +381,12 @@ def denied_resources(denial_rows: str) -> str:
 
     `place` ranks a principal's resources, the most denied first.
     """
-    resource = "resource_type, resource_name"
-    return f"""SELECT *, row_number() OVER (PARTITION BY principal ORDER BY
-            denied + would_be_denied DESC, resource_type NULLS FIRST, resource_name NULLS FIRST)
-            AS place
-        FROM (SELECT principal, {resource}, sort_array(collect_set(operation)) AS operations,
-            {total("denied")} AS denied, {total("would_be_denied")} AS would_be_denied
-            FROM {denial_rows} GROUP BY principal, {resource}) AS added"""
+    return f"""SELECT principal, resource_type, resource_name,
+        list_sort(collect_set(operation)) AS operations,
+        {total("d.denied")} AS denied, {total("d.would_be_denied")} AS would_be_denied,
+        row_number() OVER (PARTITION BY principal ORDER BY sum(d.denied + d.would_be_denied) DESC,
+            resource_type NULLS FIRST, resource_name NULLS FIRST) AS place
+        FROM {denial_rows} AS d GROUP BY principal, resource_type, resource_name"""
 
 
 def dropped_uses(events: str) -> str:
@@ -427,11 +416,8 @@ def dropped_versions(use_rows: str) -> str:
 def breaks_at_kafka_4(use_rows: str) -> str:
     """One row per client of `dropped_uses`: its versions, connections and hosts."""
     key = ", ".join(CLIENT_KEY)
-    return f"""SELECT {key}, connections, slice(all_versions, 1, {VERSIONS_SHOWN}) AS versions,
-        slice(all_hosts, 1, {HOSTS_SHOWN}) AS hosts,
-        CAST(size(all_hosts) AS BIGINT) AS host_count, last_ms
-        FROM (SELECT {key}, {total("CASE WHEN api IS NULL THEN connections END")} AS connections,
-            sort_array(collect_set(CASE WHEN api IS NOT NULL THEN concat(api, ' v', version) END))
-                AS all_versions,
-            sort_array(collect_set(client_host)) AS all_hosts, max(last_ms) AS last_ms
-            FROM {use_rows} GROUP BY {key}) AS added"""
+    return f"""SELECT {key}, {total("CASE WHEN api IS NULL THEN u.connections END")} AS connections,
+        list_sort(collect_set(api || ' v' || version))[:{VERSIONS_SHOWN}] AS versions,
+        list_sort(collect_set(client_host))[:{HOSTS_SHOWN}] AS hosts,
+        count(DISTINCT client_host) AS host_count, max(last_ms) AS last_ms
+        FROM {use_rows} AS u GROUP BY {key}"""

@@ -9,7 +9,7 @@ from benchmarks.events.generate import Size, clients_of, simulated
 from metrics.event_schema import AuthInterval, LatencyBucket, SessionEvent
 from metrics.events import EventKind
 from metrics.period import latency_bucket
-from metrics.readiness.authentications import storm_profile
+from metrics.readiness import authentications
 from metrics.report.verdicts import Verdict
 from tests.support.metrics import EPOCH_MS, event, read
 from tests.support.readiness import MINUTE_MS, Row, answers, later, login
@@ -100,10 +100,11 @@ def test_an_authentication_is_one_however_many_summary_rows_tell_of_it(first_kep
     assert [row["reauthentications"] for row in found] == [0, 1, 1]
 
 
-def test_the_profile_keeps_the_busiest_minute() -> None:
+def test_the_profile_keeps_the_busiest_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authentications, "STORM_POINTS", 2)
     given = [login(connection_id="a"), login(connection_id="b")]
     given.append(login(connection_id="c", timestamp_ms=EPOCH_MS + 90 * MINUTE_MS))
-    found = answers(given).query(storm_profile("storms", points=2))
+    found = answers(given).query(authentications.storm_profile("storms"))
     assert [row["authentications"] for row in found] == [2, 1]
 
 
