@@ -91,7 +91,9 @@ def test_groups_of_added_connections_are_known() -> None:
     assert [row["group"] for row in found.table("client_groups")] == ["Group:a"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 4))]
+)
 def test_bounds_change_no_verdict_but_to_unknown(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

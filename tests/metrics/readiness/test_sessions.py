@@ -10,7 +10,7 @@ from metrics.event_schema import AuthInterval, SessionEvent
 from metrics.events import EventKind
 from metrics.readiness import sessions, usage
 from tests.support.metrics import EPOCH_MS, event, read
-from tests.support.readiness import MINUTE_MS, STANDINGS, Row, answers, later, login
+from tests.support.readiness import MINUTE_MS, STANDINGS, Answers, Row, answers, later, login
 
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
 SINGLY: dict[str, Any] = {"lifetimes_ms": (1,)}
@@ -146,8 +146,14 @@ def population() -> list[SessionEvent]:
     return [read(line) for line in simulated(size, clients_of(size))]
 
 
-def compared(given: Iterable[SessionEvent]) -> list[tuple[Any, ...]]:
-    found = answers(given, **SINGLY).query("SELECT * FROM sessions WHERE principal IS NOT NULL")
+@pytest.fixture(scope="module")
+def both_views(population: list[SessionEvent]) -> Answers:
+    return answers(population, **SINGLY)
+
+
+def compared(given: Iterable[SessionEvent] | Answers) -> list[tuple[Any, ...]]:
+    log = given if isinstance(given, Answers) else answers(given, **SINGLY)
+    found = log.query("SELECT * FROM sessions WHERE principal IS NOT NULL")
     return sorted(tuple(row[name] for name in COMPARED) for row in found)
 
 
@@ -155,18 +161,20 @@ def is_summary(each: SessionEvent) -> bool:
     return each.kind is EventKind.SUMMARY
 
 
-def test_either_view_alone_and_both_tell_the_same(population: list[SessionEvent]) -> None:
+def test_either_view_alone_and_both_tell_the_same(
+    population: list[SessionEvent], both_views: Answers
+) -> None:
     """A summary row and the events that it sums up are two ways to say one thing."""
-    both = compared(population)
+    both = compared(both_views)
     assert len(both) > 15
     assert compared(each for each in population if not is_summary(each)) == both
     # what was going on when the connection closed is in the final row
     assert compared(each for each in population if is_summary(each)) == both
 
 
-def test_of_a_whole_connection_the_quick_look_tells_all(population: list[SessionEvent]) -> None:
+def test_of_a_whole_connection_the_quick_look_tells_all(both_views: Answers) -> None:
     """Without the intervals of its summary rows; else that look would not be enough for any."""
-    found = answers(population, **SINGLY)
+    found = both_views
     assert found.query("SELECT 1 FROM sessions, seen_connections WHERE NOT whole") == []
     both = usage.usage("events", both_views=True)
     found.engine.keep("full_usage", both)
@@ -182,18 +190,18 @@ def test_of_a_whole_connection_the_quick_look_tells_all(population: list[Session
 
 
 def test_of_a_connection_that_was_joined_late_the_summary_rows_are_read(
-    population: list[SessionEvent],
+    population: list[SessionEvent], both_views: Answers
 ) -> None:
     """Its first events are in files that are gone; whatever is left is used."""
     late = [each for each in population if each.sequence > 1]
     used = ("connection_id", "authentications", "used_ms", "announced_ms", "authenticate_version")
 
-    def known(given: list[SessionEvent]) -> set[tuple[Any, ...]]:
-        found = answers(given, **SINGLY).query("SELECT * FROM sessions WHERE principal IS NOT NULL")
+    def known(log: Answers) -> set[tuple[Any, ...]]:
+        found = log.query("SELECT * FROM sessions WHERE principal IS NOT NULL")
         return {tuple(row[name] for name in used) for row in found}
 
-    found = known(late)
-    assert found <= known(population)
+    found = known(answers(late, **SINGLY))
+    assert found <= known(both_views)
     assert len(found) > 8
 
 

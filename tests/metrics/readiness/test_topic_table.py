@@ -99,13 +99,13 @@ def test_whenever_a_run_is_killed_the_next_one_goes_on(
         patched.setattr(topic_table, "_sync", watched_sync)
         patched.setattr(Path, "unlink", watched_unlink)
         patched.setattr(topic_table, "BATCH_BYTES", 200)
-        topic.write(17)
+        topic.write(11)
         run(folder, topic)
-    assert len(seen) > 20
+    assert len(list(folder.glob("*.parquet"))) == 1, "it merged several"
     topic.write(2)
     for each in seen:
         run(each, topic)
-        assert sequences(each) == list(range(23)), each
+        assert sequences(each) == list(range(17)), each
         files = json.loads((each / NAME).read_text())["files"]
         assert len(list(each.glob("*.parquet"))) == len(files)
         assert not list(each.glob("*.jsonl"))
