@@ -78,7 +78,7 @@ def _section(title: str, section: type[Section]) -> str:
 def _rows(section: type[Section]) -> Iterator[tuple[str, ...]]:
     parents = (one for _, one in _SECTIONS if one is not section and issubclass(section, one))
     inherited = {name for parent in parents for name in parent.model_fields}
-    documented = meanings(section)
+    documented, schema = meanings(section), section.model_json_schema(by_alias=True)
     for key, name, field in keys(section):
         if name in inherited:
             continue
@@ -89,7 +89,7 @@ def _rows(section: type[Section]) -> Iterator[tuple[str, ...]]:
             meaning = documented.get(name) or nested.__doc__ or ""
             yield _row(key, what, _default(field), field, meaning)
         else:
-            kind = _type(section, key, field)
+            kind = _type(schema, key, field)
             yield _row(key, kind, _default(field), field, documented.get(name))
 
 
@@ -119,8 +119,7 @@ def _default(field: FieldInfo) -> str:
             return f"`{default}`"
 
 
-def _type(section: type[Section], key: str, field: FieldInfo) -> str:
-    schema = section.model_json_schema(by_alias=True)
+def _type(schema: dict[str, Any], key: str, field: FieldInfo) -> str:
     known = described(field)
     kind = _kind(schema["properties"][key], schema.get("$defs", {}))
     return f"{kind}, {known.unit}" if known and known.unit else kind

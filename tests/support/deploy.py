@@ -178,7 +178,7 @@ def verifying_tokens(config: Document, jwks: str, issuer: str) -> None:
 
 def of_text(text: str) -> list[Document]:
     """Parse the documents that a tool printed."""
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
 
 
 @cache
@@ -217,7 +217,7 @@ def _of_any_kind(file: Path) -> list[Document]:
 def templated(given: dict[str, Any], *, check: bool = True, operator: bool = True) -> str:
     """Output of `helm template` for these values, for a cluster with the Prometheus operator."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        yaml.safe_dump(given, file)
+        json.dump(given, file)
         file.flush()
         # A Helm that is not a release build assumes a very old cluster.
         options = ["--values", file.name, "--kube-version", "1.34.0"]
@@ -238,7 +238,7 @@ def normal(documents: list[Document], kinds: Collection[str]) -> dict[str, Docum
     """Normalized documents by kind, without hashes in names and YAML layout."""
     found = {}
     for document in documents:
-        document = yaml.safe_load(_HASH.sub("reauth-proxy-HASH", yaml.safe_dump(document)))
+        document = json.loads(_HASH.sub("reauth-proxy-HASH", json.dumps(document)))
         _drop_standard_labels(document)
         if document["kind"] in {"ConfigMap", "PersistentVolumeClaim"}:
             document["metadata"].pop("annotations", None)  # those of kustomize are never deleted
