@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -62,11 +63,8 @@ def answered(read: Read, settings: Settings, made: Staging, progress: Progress) 
 
     Raises ReportError.
     """
-    try:
-        from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
-    except ImportError:
-        needed = "pip install 'duckdb>=2.0'"
-        raise ReportError(f"this report needs DuckDB: {needed}") from None
+    from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
+
     broken: dict[Path, str] = {}
     while True:
         with DuckEngine(made.scratch) as engine:
@@ -161,7 +159,7 @@ def _read_topic(settings: Settings, topic: str, engine: "DuckEngine", made: Stag
         table = TopicTable(place / "topic", topic)
         reader = TopicReader(topic, settings.kafka)
         until_read.callback(reader.close)
-        table.add(engine, reader, since_ms)
+        table.add(engine, partial(reader.read, since_ms=since_ms))
         engine.read(table.folder())
 
 
@@ -200,7 +198,7 @@ def settings_of(
     as_of: str | None,
     since: str | None,
     until: str | None,
-    min_observed: str | None = None,
+    min_observed: str,
     **more: Any,
 ) -> Settings:
     """Return the settings for texts of a command line; `more`: further settings.
@@ -210,8 +208,6 @@ def settings_of(
     as_of_ms, since_ms, until_ms = (
         None if text is None else time_ms(text) for text in (as_of, since, until)
     )
-    if min_observed is not None:
-        more["min_observed_ms"] = duration_ms(min_observed)
     required = tuple(map(requirement, require))
     asked_ms = [each.lifetime_ms for each in required if each.lifetime_ms is not None]
     return Settings(
@@ -221,6 +217,7 @@ def settings_of(
         as_of_ms=time.time_ns() // 1_000_000 if as_of_ms is None else as_of_ms,
         since_ms=since_ms,
         until_ms=until_ms,
+        min_observed_ms=duration_ms(min_observed),
         **more,
     )
 

@@ -10,10 +10,10 @@ many short runs are merged, so that their number depends only on the number of e
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import duckdb
 
@@ -33,12 +33,8 @@ _FILES: Final = ("events-*.parquet", "events-*.portion.jsonl")
 """Patterns of the names of table files, and of temporary files from packing lines."""
 
 
-class Source(Protocol):
-    """Topic from which lines are read."""
-
-    def read(self, offsets: dict[int, int], since_ms: int | None = None) -> Iterator[bytes]:
-        """Yield whole lines; before each yield, set `offsets` to the offsets after them."""
-        ...
+Read = Callable[[dict[int, int]], Iterator[bytes]]
+"""Function that yields whole lines; before each yield, it sets the offsets to those after them."""
 
 
 class TopicTable:
@@ -55,12 +51,12 @@ class TopicTable:
         if (folder / NAME).exists():
             self._load()
 
-    def add(self, engine: DuckEngine, source: Source, since_ms: int | None = None) -> None:
-        """Add the topic's new messages. Raises ReportError, OSError and DuckDB's errors."""
+    def add(self, engine: DuckEngine, read: Read) -> None:
+        """Add the lines that `read` yields. Raises ReportError, OSError and DuckDB's errors."""
         self._remove_others()
         half = self._folder / "half.jsonl"
         offsets = dict(self._offsets)
-        lines = source.read(offsets, since_ms)
+        lines = read(offsets)
         try:
             while _write(lines, half):
                 first = self._next()
@@ -92,10 +88,8 @@ class TopicTable:
         Files whose lists together exceed the memory are not merged: a small file may have many
         elements.
         """
-        files, target = (
-            [self._path(number) for number in self._files[-2:]],
-            self._path(self._next()),
-        )
+        files = [self._path(number) for number in self._files[-2:]]
+        target = self._path(self._next())
         if len(files) < 2 or files[0].stat().st_size >= SMALL_BYTES:
             return
         if engine.elements(files) > PORTION_COMMAS:

@@ -25,8 +25,7 @@ class Topic:
         numbers = range(len(self.lines), len(self.lines) + count)
         self.lines += [LINE.format("a", number) for number in numbers]
 
-    def read(self, offsets: dict[int, int], since_ms: int | None = None) -> Iterator[bytes]:
-        assert since_ms is None
+    def read(self, offsets: dict[int, int]) -> Iterator[bytes]:
         begin = offsets.get(0, 0)
         for at in range(begin, len(self.lines), 3):
             some = self.lines[at : at + 3]
@@ -37,7 +36,7 @@ class Topic:
 def run(folder: Path, topic: Topic) -> None:
     """One run of a report with a state."""
     with DuckEngine() as engine:
-        TopicTable(folder, "t").add(engine, topic)
+        TopicTable(folder, "t").add(engine, topic.read)
 
 
 def sequences(folder: Path) -> list[int]:
