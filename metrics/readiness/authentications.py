@@ -20,18 +20,6 @@ _LOGIN, _AGAIN = EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED
 _MAX_BUCKET = latency_bucket(MAX_DURATION_MS * 1000)
 """The last latency bucket: a longer latency is garbage, and overflows a double."""
 
-COLUMNS = (
-    "mechanism",
-    "kind",
-    "minute_ms",
-    "failure_reason",
-    "reauthentication",
-    "bucket",
-    "count",
-    "busy_us",
-    "slowest_us",
-)
-
 
 def counts(events: str) -> str:
     """Count authentications and failures per minute and per latency, in one pass.
@@ -43,8 +31,7 @@ def counts(events: str) -> str:
     bucket = f"""CASE WHEN NOT {failed} AND auth_latency_us IS NOT NULL THEN CAST(ceil(
         ln(CAST(greatest(auth_latency_us, 1) AS DOUBLE)) / {math.log(LATENCY_GAMMA)}) AS BIGINT)
         END"""
-    return f"""SELECT {", ".join(COLUMNS)} FROM (
-        SELECT mechanism, kind, minute_ms, failure_reason, reauthentication, bucket,
+    return f"""SELECT mechanism, kind, minute_ms, failure_reason, reauthentication, bucket,
             count(*) AS count, {total("auth_latency_us")} AS busy_us,
             max(auth_latency_us) AS slowest_us
         FROM (SELECT mechanism, kind, failure_reason, auth_latency_us, {bucket} AS bucket,
@@ -52,8 +39,8 @@ def counts(events: str) -> str:
                 kind = '{_AGAIN}' OR {failed} AND authentications > 0 AS reauthentication
             FROM {events} WHERE {is_kind(_LOGIN, _AGAIN, EventKind.FAILED)}) AS each
         GROUP BY GROUPING SETS ((mechanism, kind, minute_ms, failure_reason, reauthentication),
-            (mechanism, kind, bucket))) AS counted
-        WHERE minute_ms IS NOT NULL OR bucket IS NOT NULL"""
+            (mechanism, kind, bucket))
+        HAVING minute_ms IS NOT NULL OR bucket IS NOT NULL"""
 
 
 def counts_of_both_views(events: str, since_ms: int | None) -> str:

@@ -385,11 +385,9 @@ def as_text(name: str, query: str) -> str:
     """
     texts = {ColumnType.TEXT: '"{0}"', ColumnType.TEXTS: "array_to_string(\"{0}\", '; ')"}
     named = ((each.name, texts[each.type]) for each in TABLES[name].columns if each.type in texts)
-    cells = ((column, text.format(column)) for column, text in named)
     safe = ", ".join(
-        f"""CASE WHEN regexp_matches({cell}, '^[-=+@\\t\\r]') THEN concat(chr(39), {cell})
-            ELSE {cell} END AS "{column}\""""
-        for column, cell in cells
+        f"""regexp_replace({text.format(column)}, '^[-=+@\\t\\r]', '''\\0') AS "{column}\""""
+        for column, text in named
     )
     return f"SELECT * REPLACE ({safe}) FROM ({query})" if safe else query
 

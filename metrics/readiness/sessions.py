@@ -267,12 +267,10 @@ def clients(session_rows: str, client_day_rows: str, hasty_rows: str) -> str:
 
 def regressed(client_rows: str, client_day_rows: str) -> str:
     """One row per client that is no longer ready, with the last day on which it was."""
-    key = ", ".join(CLIENT_KEY)
-    days = f"""SELECT {key}, max(day) AS ready_until FROM {client_day_rows}
-        WHERE state = '{Verdict.READY}' GROUP BY {key}"""
-    return f"""SELECT {", ".join(f"c.{name}" for name in CLIENT_KEY)}, c.verdict, d.ready_until
-        FROM {client_rows} AS c JOIN ({days}) AS d ON {same_client("c", "d")}
-        WHERE c.verdict <> '{Verdict.READY}'"""
+    return f"""SELECT {", ".join(f"c.{name}" for name in CLIENT_KEY)}, verdict,
+        max(day) AS ready_until
+        FROM {client_rows} AS c JOIN {client_day_rows} AS d ON {same_client("c", "d")}
+        WHERE verdict <> '{Verdict.READY}' AND state = '{Verdict.READY}' GROUP BY ALL"""
 
 
 def by_their_clients(session_rows: str, client_rows: str) -> str:
