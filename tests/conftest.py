@@ -4,16 +4,26 @@ import asyncio
 import gc
 import inspect
 import sys
+from functools import cache
 from typing import Any
 
 import pytest
+import typer.testing
 import uvloop
 from hypothesis import HealthCheck, settings
+from typer.main import get_command
 from xdist.scheduler import LoadFileScheduling
+
+from proxy import cli
 
 # How fast the machine is, is no property of ours.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+# Building all commands takes longer than running most of them, and they keep nothing of a run.
+_built = cache(get_command)
+typer.testing._get_command = _built  # type: ignore[attr-defined]
+cli.get_command = _built  # type: ignore[attr-defined]
 
 gc.disable()  # until all tests are collected: their objects stay
 
