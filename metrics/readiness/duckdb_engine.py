@@ -98,11 +98,8 @@ class DuckEngine:
         self.folder = Folder((), parquet=False)
         """The files of the last `read`, even if it failed."""
         self._scratch = scratch
-        self._database = duckdb.connect(config={"preserve_insertion_order": False})
-        if scratch is not None:
-            options = {"memory_limit": MEMORY, "temp_directory": str(scratch)}
-            for name, value in options.items():
-                self._database.execute(f"SET {name} = {_quoted(value)}")
+        spill = {} if scratch is None else {"memory_limit": MEMORY, "temp_directory": str(scratch)}
+        self._database = duckdb.connect(config={"preserve_insertion_order": False, **spill})
         self._database.execute("SET TimeZone = 'UTC'")  # of times in CSV files
         for head, body in _MACROS.items():
             self._database.execute(f"CREATE MACRO {head} AS {body}")
@@ -213,13 +210,22 @@ class DuckEngine:
             timer.cancel()
 
     def _read_parquet(self, names: str) -> None:
-        source = f"read_parquet({names}, union_by_name = true, {_NO_HIVE})"
-        found = {row["column_name"] for row in self.rows(f"DESCRIBE SELECT * FROM {source}")}
-        columns = ", ".join(
-            f"CAST({name if name in found else 'NULL'} AS {_type(kind)}) AS {name}"
-            for name, kind in FIELDS.items()
+        # `union_by_name` opens all files for each query, and keeps their metadata in memory
+        alike = self.rows(
+            f"""SELECT list(file_name) AS files FROM (
+                SELECT file_name, list((name, duckdb_type, num_children)) AS columns
+                FROM parquet_schema({names}) GROUP BY file_name) GROUP BY columns"""
         )
-        self.view("log", f"SELECT {columns} FROM {source}")
+        parts = []
+        for row in alike:
+            source = _parquet(row["files"])
+            found = {each["column_name"] for each in self.rows(f"DESCRIBE FROM {source}")}
+            columns = ", ".join(
+                f"CAST({name if name in found else 'NULL'} AS {_type(kind)}) AS {name}"
+                for name, kind in FIELDS.items()
+            )
+            parts.append(f"SELECT {columns} FROM {source}")
+        self.view("log", " UNION ALL ".join(parts))
 
     def view_parquet(self, name: str, folder: Path) -> None:
         """Name the rows of a folder of Parquet files."""

@@ -35,6 +35,18 @@ def test_names_are_no_patterns_and_folders_no_fields(tmp_path: Path) -> None:
     assert {row["kind"] for row in found} == {"closed"}
 
 
+def test_parquet_files_may_have_different_columns(tmp_path: Path) -> None:
+    """A column may be missing, be elsewhere, or have a wider type than in the first file."""
+    with DuckEngine() as engine:
+        for number, columns in enumerate(
+            ("'a' AS kind, 1 AS sequence", "3000000000 AS sequence, 'b' AS kind", "'c' AS kind")
+        ):
+            engine.write(f"SELECT {columns}", tmp_path / f"[{number}]")
+        engine.read(event_files(str(tmp_path)))
+        found = engine.rows("SELECT kind, sequence FROM log ORDER BY kind")
+    assert [tuple(row.values()) for row in found] == [("a", 1), ("b", 3_000_000_000), ("c", None)]
+
+
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xff.jsonl")).write_text(LINE)
     with pytest.raises(ReportError, match="is not UTF-8; rename it"):
