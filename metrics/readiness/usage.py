@@ -22,6 +22,7 @@ connections in a row:
   their single events would show is unknown.
 """
 
+import secrets
 from collections.abc import Mapping
 from enum import IntFlag
 
@@ -46,15 +47,9 @@ CLIENT_KEY = (
 """The columns that identify a client. Its hosts are only listed, because a deployment moves between
 them."""
 
-IDENTITY = (
-    *CLIENT_KEY,
-    "client_host",
-    "proxy_id",
-    "listener",
-    "enforcement",
-    "handshake_version",
-    "authenticate_version",
-)
+_PLACE = ("client_host", "proxy_id", "listener", "enforcement")
+_VERSIONS = ("handshake_version", "authenticate_version")
+IDENTITY = (*CLIENT_KEY, *_PLACE, *_VERSIONS)
 """The columns of a connection's identity; their latest values apply."""
 
 
@@ -109,8 +104,8 @@ _LOST = "broker_unavailable"
 REFUSED = ("authentication_failed", "authentication_timeout")
 """Values of `close_reason` for kills and failures, whose own events may be lost."""
 
-_SQUARABLE = 1_000_000
-"""Bound of the sequence numbers whose squares are summed in 64 bits; larger ones are suspect."""
+_CHECKED = 2**19
+"""Bound of the sequence numbers whose checks are summed in 64 bits; larger ones are suspect."""
 
 WRONG_CLOCK_DAYS = 180
 """Length in days of a gap without events that indicates a wrong clock, not a holiday."""
@@ -121,7 +116,9 @@ BULK = 0.1
 _HOUR_MS = 3_600_000
 
 _NO_TEXT = "'\u2400'"
-"""Text that represents null in the hash of an identity."""
+"""Text that represents null in a hash."""
+_SALT = secrets.randbits(31)
+"""Start of each hash: no client can choose names with the hash of another principal's client."""
 
 
 def is_kind(*kinds: EventKind) -> str:
@@ -156,21 +153,19 @@ def is_added() -> str:
     return f"connection_id LIKE '{ADDED}%'"
 
 
-def _identity_id() -> str:
-    """Return the SQL for an identity's hash, which distinguishes null from other values.
-
-    It is the same in both engines: where two proxies used a connection id, it chooses one of them.
-    """
-    numbers = ("handshake_version", "authenticate_version")
-    values = (f"coalesce({name}, {-1 if name in numbers else _NO_TEXT})" for name in IDENTITY)
-    texts = ", ".join(f"length(CAST({one} AS STRING)), ':', {one}" for one in values)
-    return f"CAST(conv(substr(md5(concat({texts})), 1, 15), 16, 10) AS BIGINT)"
+def _texts(names: tuple[str, ...]) -> str:
+    """Return the SQL for columns of text to hash."""
+    return ", ".join(f"coalesce({name}, {_NO_TEXT})" for name in names)
 
 
-_AGAIN = is_kind(EventKind.REAUTHENTICATED)
+_CLIENT = f"""(xxhash64({_SALT}, {_texts(CLIENT_KEY)}) & {MAX_INT64})
+    * CASE WHEN principal IS NULL THEN -1 ELSE 1 END"""
+"""The hash of a client, negative before its login; only the engine that made it understands it."""
+_IDENTITY_ID = f"""(xxhash64(client, {_texts(_PLACE)},
+    {", ".join(f"coalesce({name}, -1)" for name in _VERSIONS)}) & {MAX_INT64})"""
+"""The hash of an identity, from that of its client."""
 _ENDS = f"({is_kind(EventKind.CLOSED)} OR final)"
-_SMALL = f"CASE WHEN sequence < {_SQUARABLE} THEN sequence END"
-_GAP = f"CASE WHEN {_AGAIN} THEN since_auth_ms END"
+_GAP = "CASE WHEN again THEN since_auth_ms END"
 
 _FAILED_AGAIN = f"""CASE WHEN announced_lifetime_ms > 0
     THEN {Occurrence.REAUTH_FAILURE | Occurrence.RENEWAL_FAILURE}
@@ -204,8 +199,8 @@ COUNTED = {
 }
 """The columns that are numbers of events, with the SQL condition for them."""
 SUMMED = {
-    "sequences": _SMALL,
-    "sequence_squares": f"{_SMALL} * sequence",
+    "sequence_checks": f"""CASE WHEN sequence < {_CHECKED}
+        THEN sequence * (sequence + {_CHECKED}) END""",
     "would_be_kills_in_summaries": f"CASE WHEN is_summary THEN {counted('would_be_kills')} END",
     "event_requests": "CASE WHEN NOT is_summary THEN requests END",
     "summary_requests": "CASE WHEN is_summary THEN requests END",
@@ -230,14 +225,14 @@ GREATEST = {
     "used_ms": "age_ms",
     "longest_gap_ms": _GAP,
     "announced_ms": "announced_lifetime_ms",
-    "outlived_credential_ms": f"CASE WHEN NOT {_AGAIN} THEN age_ms - credential_lifetime_ms END",
+    "outlived_credential_ms": "CASE WHEN NOT again THEN age_ms - credential_lifetime_ms END",
     "last_request_ms": "last_request_ms",
-    "ended_since_auth_ms": f"""CASE WHEN {_ENDS}
+    "ended_since_auth_ms": f"""CASE WHEN ends
         OR {is_kind(EventKind.EXPIRED_KILLED, EventKind.FAILED)} THEN since_auth_ms END""",
-    "ended_sequence": f"CASE WHEN {_ENDS} THEN sequence END",
-    "identity_id": f"CASE WHEN {_ENDS} THEN {_identity_id()} END",
+    "ended_sequence": "CASE WHEN ends THEN sequence END",
+    "identity_id": f"CASE WHEN ends THEN {_IDENTITY_ID} END",
 }
-"""The columns that become a maximum."""
+"""The columns that become a maximum, except `identity_id`, which is that of the last end."""
 BITS = {
     "saw": _SAW,
     "hours": f"shiftleft(1, CAST(floor(timestamp_ms % {DAY_MS} / {_HOUR_MS}) AS INT))",
@@ -252,13 +247,14 @@ def usage(source: str, *, both_views: bool, lifetimes_ms: tuple[int, ...] = ()) 
     separate the connections that are added up; empty: each connection has its rows.
     """
     rows = f"""SELECT *, {interval_start()} AS begin_ms, {is_kind(EventKind.SUMMARY)} AS is_summary,
+        {is_kind(EventKind.REAUTHENTICATED)} AS again, {_ENDS} AS ends, {_CLIENT} AS client,
         CASE WHEN problem IS NULL THEN connection_id END AS named,
         CASE WHEN problem IS NULL THEN {day_of("timestamp_ms")} END AS day FROM {source}"""
     rows = f"SELECT *, {used_ms('begin_ms')} AS age_ms FROM ({rows}) AS rows"
-    # a complete connection has an event for each
-    summed = SUMMED if both_views else SUMMED | {"would_be_kills_in_summaries": "0"}
     columns = {name: f"count_if({condition})" for name, condition in COUNTED.items()}
-    columns |= _aggregates(summed, LEAST, GREATEST | {"client": _CLIENT}, BITS)
+    columns |= _aggregates(SUMMED, LEAST, GREATEST | {"client": "client"}, BITS)
+    if not both_views:  # a complete connection has an event for each
+        columns["would_be_kills_in_summaries"] = "CAST(0 AS BIGINT)"
     found = f"""SELECT problem, named AS connection_id, day, {_aliased(columns)}
         FROM ({rows}) AS aged GROUP BY problem, named, day"""
     if both_views:
@@ -273,19 +269,18 @@ def usage(source: str, *, both_views: bool, lifetimes_ms: tuple[int, ...] = ()) 
     return _bounded(found, lifetimes_ms)
 
 
-def _aggregates(
-    summed: Mapping[str, str],
-    least: Mapping[str, str],
-    greatest: Mapping[str, str],
-    bits: Mapping[str, str],
-) -> dict[str, str]:
-    """Return the SQL that aggregates columns."""
-    return {
-        **{name: total(text) for name, text in summed.items()},
-        **{name: f"min({text})" for name, text in least.items()},
-        **{name: f"max({text})" for name, text in greatest.items()},
-        **{name: f"bit_or({text})" for name, text in bits.items()},
+def _aggregates(*groups: Mapping[str, str]) -> dict[str, str]:
+    """Return the SQL that aggregates columns, as in SUMMED, LEAST, GREATEST and BITS."""
+    aggregates = (total, "min({})".format, "max({})".format, "bit_or({})".format)
+    columns = {
+        name: aggregate(text)
+        for aggregate, group in zip(aggregates, groups, strict=True)
+        for name, text in group.items()
     }
+    if "identity_id" in columns:
+        identity, sequence = (groups[2][name] for name in ("identity_id", "ended_sequence"))
+        columns["identity_id"] = f"max_by({identity}, {sequence})"
+    return columns
 
 
 def _of_intervals() -> dict[str, str]:
@@ -326,33 +321,35 @@ def _bounded(found: str, lifetimes_ms: tuple[int, ...]) -> str:
         WHEN {_is_complete(failed.value)} THEN 1 ELSE 2 END AS kind FROM ({found}) AS found"""
     outlasted = " + ".join(f"CASE WHEN used_ms > {each} THEN 1 ELSE 0 END" for each in lifetimes_ms)
     # the same classes of length as in `sessions.session_lengths`
-    alike = f"""'-', day, '-', saw, '-', least(authentications, 2), '-',
-        coalesce(CAST(ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})) AS INT), -1), '-',
-        {outlasted}, '-', CASE WHEN shortest_gap_ms < {MIN_REAUTH_INTERVAL_MS} THEN 1 ELSE 0 END"""
-    plain = f"""SELECT problem, name AS connection_id, day, {_added()}, max(client) AS client,
-        max(kind) AS kind, count(*) AS alike
-        FROM (SELECT *, CASE WHEN kind = 0 THEN concat('{ADDED}', identity_id, {alike})
-            ELSE connection_id END AS name FROM ({judged}) AS judged) AS named
-        GROUP BY problem, name, day"""
-    owned = f"""SELECT *, max(client) OVER own AS owner, max(identity_id) OVER own AS identity,
-        max(kind) OVER own AS worst, day = max(day) OVER own AS is_last
+    length = f"CAST(ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})) AS BIGINT)"
+    hasty = f"CASE WHEN shortest_gap_ms < {MIN_REAUTH_INTERVAL_MS} THEN 1 ELSE 0 END"
+    traits = f"""(((saw * 3 + least(authentications, 2)) * 64 + {length}) * 2 + {hasty}) *
+        {len(lifetimes_ms) + 1} + {outlasted}"""
+    # grouping by numbers costs less than by names
+    plain = f"""SELECT problem, day, traits, kind, {_added()}, max(client) AS client,
+        CASE WHEN kind = 0 THEN concat('{ADDED}', whose, '-', day, '-', traits) ELSE name END
+            AS connection_id, count(*) AS alike
+        FROM (SELECT *, {traits} AS traits, CASE WHEN kind = 0 THEN identity_id END AS whose,
+            CASE WHEN kind > 0 THEN connection_id END AS name FROM ({judged}) AS judged) AS each
+        GROUP BY problem, name, whose, day, traits, kind"""
+    owned = f"""SELECT *, max(client) OVER own AS owner, max(kind) OVER own AS worst,
+        max_by(identity_id, ended_sequence) OVER own AS identity,
+        day = max(day) OVER own AS is_last, connection_id AS name
         FROM ({plain}) AS plain WINDOW own AS (PARTITION BY connection_id)"""
     placed = f"""SELECT *, dense_rank() OVER (PARTITION BY owner, worst ORDER BY connection_id)
         AS place FROM ({owned}) AS owned"""
     beyond = f"""SELECT *, problem IS NULL AND place > CASE worst WHEN 1 THEN {KEPT}
         WHEN 2 THEN {KEPT_UNSURE} END AS beyond FROM ({placed}) AS placed"""
     changed = {name: name for name in ("day", *COUNTED, *SUMMED, *LEAST, *GREATEST, *BITS)} | {
-        "name": f"concat('{ADDED}', worst, '-', coalesce(identity, owner, 0), {alike})",
+        "name": f"""concat('{ADDED}', worst, '-', coalesce(identity, owner, 0), '-', day,
+            '-', traits)""",
         "identity_id": "coalesce(identity, owner)",
         "ended_sequence": "last_sequence",
         "saw": f"saw | CASE WHEN worst = 2 THEN {Occurrence.LEFT_OUT.value} ELSE 0 END",
         "alike": "CASE WHEN is_last THEN alike ELSE 0 END",
     }
-    kept = {"name": "connection_id"}
     columns = ", ".join(
-        name
-        if text == name
-        else f"CASE WHEN beyond THEN {text} ELSE {kept.get(name, name)} END AS {name}"
+        name if text == name else f"CASE WHEN beyond THEN {text} ELSE {name} END AS {name}"
         for name, text in changed.items()
     )
     return f"""SELECT problem, name AS connection_id, day, {_added()}, {total("alike")} AS alike
@@ -368,7 +365,8 @@ def identities(source: str, *, of_clients: bool) -> str:
     names = ", ".join(IDENTITY)
     # once per identity, not for each event
     ended = f"SELECT DISTINCT {names} FROM {source} WHERE {_ENDS}"
-    ended = f"SELECT {_identity_id()} AS identity_id, {names} FROM ({ended}) AS ended"
+    ended = f"SELECT *, {_CLIENT} AS client FROM ({ended}) AS ended"
+    ended = f"SELECT {_IDENTITY_ID} AS identity_id, {names} FROM ({ended}) AS ended"
     clients = f"SELECT DISTINCT {_CLIENT} AS identity_id, {names} FROM {source}"
     return f"{ended} UNION ALL {clients}" if of_clients else ended
 
@@ -382,8 +380,9 @@ def memberships(events: str, open_connections: str) -> str:
     own = "PARTITION BY connection_id"
     logins = f"""SELECT connection_id, groups, {login} AS is_login, row_number() OVER ({own}
             ORDER BY CASE WHEN {login} THEN 0 ELSE 1 END, sequence DESC) AS place,
-            max(CASE WHEN {_ENDS} THEN {_identity_id()} END) OVER ({own}) AS identity_id
-        FROM {events} WHERE {login} OR {_ENDS}"""
+            max_by({_IDENTITY_ID}, CASE WHEN {_ENDS} THEN sequence END) OVER ({own})
+                AS identity_id
+        FROM (SELECT *, {_CLIENT} AS client FROM {events}) AS named WHERE {login} OR {_ENDS}"""
     return f"""SELECT DISTINCT {member_of()} AS member, explode(groups) AS group_principal
         FROM ({logins}) AS logins WHERE place = 1 AND is_login AND groups IS NOT NULL AND (
             identity_id IS NOT NULL OR connection_id IN (
@@ -393,11 +392,6 @@ def memberships(events: str, open_connections: str) -> str:
 def member_of(row: str = "") -> str:
     """Return the SQL for the `member` of `memberships` that a connection is."""
     return f"coalesce(CAST({row}identity_id AS STRING), {row}connection_id)"
-
-
-_CLIENT = f"""(xxhash64({", ".join(f"coalesce({name}, {_NO_TEXT})" for name in CLIENT_KEY)})
-    & {MAX_INT64}) * CASE WHEN principal IS NULL THEN -1 ELSE 1 END"""
-"""The hash of a client, negative before its login; only the engine that made it understands it."""
 
 
 def _is_complete(more: int = 0) -> str:
@@ -422,11 +416,10 @@ def _added() -> str:
 
 def _is_run() -> str:
     """Return the SQL condition that each number from the first to the last occurs exactly once."""
-    width = "(last_sequence - first_sequence + 1)"
-    squares = f"{_six_squares('last_sequence')} - {_six_squares('(first_sequence - 1)')}"
-    return f"""(CASE WHEN last_sequence < {_SQUARABLE} AND events = {width} THEN
-        sequences * 2 = (first_sequence + last_sequence) * {width}
-        AND sequence_squares * 6 = {squares} ELSE false END)"""
+    checks = f"{_six_checks('last_sequence')} - {_six_checks('(first_sequence - 1)')}"
+    return f"""(CASE WHEN last_sequence < {_CHECKED}
+            AND events = last_sequence - first_sequence + 1
+        THEN sequence_checks * 6 = {checks} ELSE false END)"""
 
 
 def _is_expiring() -> str:
@@ -449,11 +442,11 @@ def by_problem(source: str) -> str:
 def by_connection(source: str, since_ms: int | None) -> str:
     """One row per connection, aggregated from the rows per day.
 
-    A run of distinct sequence numbers is recognised by its count, sum and sum of squares. A
-    connection whose numbers are not such a run, because of a duplicate or a dropped event, is
-    `suspect`: an exact check of the few suspects is cheaper than a check of every event. (Three or
-    more duplicates and as many drops in one connection can cancel out; those duplicates are then
-    not found.)
+    A run of distinct sequence numbers is recognised by its count and the sum of its checks, n(n+c).
+    A connection whose numbers are not such a run, because of a duplicate or a dropped event, is
+    `suspect`: an exact check of the few suspects is cheaper than a check of every event. (Several
+    duplicates and as many drops in one connection can cancel out, which is rare; those duplicates
+    are then not found.)
 
     `whole`: all events from the first to the last are present. `incomplete`: some authentications
     are only in summary rows. `expiring`: one of its sessions may have been used past its end.
@@ -545,6 +538,6 @@ def without_duplicates(source: str) -> str:
         WHERE place = 1"""
 
 
-def _six_squares(last: str) -> str:
-    """Return the SQL for six times the sum of the squares up to a number."""
-    return f"{last} * ({last} + 1) * ({last} * 2 + 1)"
+def _six_checks(last: str) -> str:
+    """Return the SQL for six times the sum of the checks up to a sequence number."""
+    return f"{last} * ({last} + 1) * ({last} * 2 + {3 * _CHECKED + 1})"

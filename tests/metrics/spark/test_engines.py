@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -127,7 +128,17 @@ LOGS: dict[str, Callable[[], list[str]]] = {
 
 
 def rows(found: list[Row]) -> list[Any]:
-    return sorted(map(comparable, found), key=str)
+    """Return rows without the hashes of identities, which differ between engines."""
+    return sorted((comparable(_without_hashes(row)) for row in found), key=str)
+
+
+def _without_hashes(row: Row) -> Row:
+    names = {
+        name: re.sub(r"^(alike-(?:[12]-)?)-?\d+|^-?\d+$", r"\1", str(row[name]))
+        for name in ("connection_id", "member")
+        if name in row
+    }
+    return row | names | ({"identity_id": None} if "identity_id" in row else {})
 
 
 @pytest.mark.parametrize(
