@@ -18,7 +18,7 @@ from tests.support.settings import mapping
 from tests.support.store import SHA_256, content, of, put
 
 ADD = ("--mechanism", "SCRAM-SHA-256", "--password-file", "-")
-WRITERS = 4
+WRITERS = 8
 
 run = partial(proxy_process.run, stdin="secret\n")
 
