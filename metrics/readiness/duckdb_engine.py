@@ -210,7 +210,7 @@ class DuckEngine:
             timer.cancel()
 
     def _read_parquet(self, names: str) -> None:
-        # `union_by_name` opens all files for each query, and keeps their metadata in memory
+        # By name, a union opens all files for each query, and keeps their metadata in memory
         alike = self.rows(
             f"""SELECT list(file_name) AS files FROM (
                 SELECT file_name, list((name, duckdb_type, num_children)) AS columns

@@ -49,6 +49,7 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
+        defer_build=True,  # only the validator of the whole file is used, which contains the others
         validate_default=True,
         alias_generator=lambda name: name.replace("_", "."),
     )

@@ -38,6 +38,7 @@ from proxy.net.sockets import (
 )
 from proxy.net.sockets import of_systemd as sockets_of_systemd
 from proxy.net.tls_contexts import open_tls
+from proxy.ops.http_process import run as run_http
 from proxy.ops.status.session_facts import Condition
 from proxy.process import acceptor
 from proxy.process.children import Child, Children
@@ -231,7 +232,7 @@ class Server:
     def _load(self) -> None:
         """Import the modules that children need with this configuration.
 
-        Imports in a child would copy shared memory: 5 MiB in the HTTP process alone.
+        Imports in a child would copy shared memory.
         """
         signals = self._config.block.signals.endpoint_url
         if signals or any(listener.token_issuers() for listener in self._config.listeners):
@@ -241,9 +242,7 @@ class Server:
         if self._config.quotas.mode is not QuotasMode.OFF:
             import proxy.worker.quota_service
         if self._config.store.at_brokers:
-            import proxy.store.brokers
-        if self._http_sockets:
-            import proxy.ops.http_process  # noqa: F401
+            import proxy.store.brokers  # noqa: F401
 
     def _bind(self) -> None:
         config = self._config
@@ -397,14 +396,12 @@ class Server:
                     yield EndpointId(number, broker_id), ports.socket_of(port)
 
     def _http_main(self, own: Heartbeat) -> int:
-        from proxy.ops.http_process import run
-
         self._close_listening()
         scrapes = [worker.scrape for worker in self._workers]
         store = partial(StoreInUse.of, self._config.store.path(), self._store_start)
         watched = {"the parent": self._heartbeat}
         watched |= {child.name: child.heartbeat for child in self._children}
-        return run(
+        return run_http(
             self._http_socket,
             self._admin_socket,
             scrapes,

@@ -1,6 +1,7 @@
 """Free ports, waiting, child processes and network namespaces."""
 
 import asyncio
+import atexit
 import ctypes
 import os
 import shutil
@@ -83,6 +84,7 @@ def _claim_block() -> tuple[socket.socket, int]:
         except OSError:
             claim.close()
         else:
+            atexit.register(claim.close)
             return claim, block
     raise RuntimeError(f"{BLOCKS} test processes run already")
 
