@@ -32,7 +32,7 @@ from metrics.readiness.folder import Folder
 
 FILE_SECONDS: Final = 120.0
 """Time limit in seconds for reading a file of lines: a gigabyte takes about ten."""
-MEMORY: Final = "1500MB"
+MEMORY: Final = "900MB"
 """DuckDB's memory limit; beyond it, data goes to files below the scratch folder."""
 MAX_LINE_BYTES: Final = 512 * 1024
 """Maximum size of an event's line in bytes: an event has at most three lists of groups, of 16,384
