@@ -20,7 +20,7 @@ def _on(*kinds: EventKind) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyBucket:
-    """Bucket of a latency histogram whose bounds grow by `LATENCY_GAMMA`."""
+    """Bucket of a histogram of latencies. Each bound is `LATENCY_GAMMA` times the one before."""
 
     bucket: int
     """Number of the bucket: it ends at gamma^bucket microseconds."""
@@ -75,7 +75,7 @@ class SessionEvent:
     schema_version: int = SCHEMA_VERSION
     """Version of this schema."""
     kind: EventKind
-    """What happened; see the kinds."""
+    """Kind of the event."""
     timestamp_ms: int
     """When, epoch ms by the clock of the proxy."""
     proxy_id: str
@@ -156,9 +156,9 @@ class SessionEvent:
     """Requests, without those of SASL, since the previous event of this connection that is no
     summary; in a summary since the previous summary. The sum over either is the total."""
     expired_requests: int | None = None
-    """How many of those requests used the session past its end and were let pass (`probe`). Null:
-    not authenticated, or by an older version of the proxy, which did not count them: the days on
-    which an expired session was used are not all known then."""
+    """Number of those requests that used the session past its end and were forwarded (`probe`).
+    Null: not authenticated, or by an older version of the proxy, which did not count them: the days
+    on which an expired session was used are not all known then."""
     request_bytes: int
     """Bytes of those requests."""
     response_bytes: int
@@ -178,7 +178,7 @@ class SessionEvent:
     throttled_by: str | None = _on(*_EXPIRIES)
     """The quota that throttled it so, e.g. `producer_byte_rate of user=alice`."""
     operation: str | None = _on(*_USES)
-    """What was denied or used, e.g. `READ`."""
+    """Operation that was denied or used, e.g. `READ`."""
     resource_type: str | None = _on(*_USES)
     """To what, e.g. `TOPIC`; `UNKNOWN`, as is the operation: to requests of a version that ACLs
     cannot judge."""
@@ -189,9 +189,9 @@ class SessionEvent:
     """Kafka's error code in the response, 0 without an error. Null: the connection ended before the
     response, so the outcome is unknown."""
     resources_omitted: int | None = _on(EventKind.ADMINISTERED)
-    """How many other resources of the request have no record."""
+    """Number of other resources of the request, which have no record."""
     denials: int | None = _on(*_DENIALS)
-    """How often, since the last event about the same principal, operation and resource."""
+    """Number of denials since the last event about the same principal, operation and resource."""
     decided_by: str | None = _on(*_DECISIONS)
     """`auto`, or the operator who decided."""
     decision_reason: str | None = _on(*_DECISIONS)

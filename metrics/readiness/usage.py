@@ -105,7 +105,7 @@ REFUSED = ("authentication_failed", "authentication_timeout")
 """Values of `close_reason` for kills and failures, whose own events may be lost."""
 
 _CHECKED = 2**19
-"""Bound of the sequence numbers whose checks are summed in 64 bits; larger ones are suspect."""
+"""Sequence numbers from here on are suspect: the sum of their checks could exceed 64 bits."""
 
 WRONG_CLOCK_DAYS = 180
 """Length in days of a gap without events that indicates a wrong clock, not a holiday."""
