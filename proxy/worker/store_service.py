@@ -84,6 +84,9 @@ class StoreService:
         self._quotas = quotas
         self._rights_changed = rights_changed
         self._quotas_changed = quotas_changed
+        self.fake_secret = b""
+        """The 32 bytes from which the salts of users that do not exist are derived; b"" before the
+        content of the store is known."""
         self._error: str | None = None
         self._began = self._read_at = monotonic()
         self._mirror: Mirror | None = Mirror()
@@ -125,6 +128,8 @@ class StoreService:
                 await asyncio.to_thread(self._quotas.read)
                 if self._quotas.take_over():
                     await self._quotas_changed()
+            if not self._is_known:  # a mirror has it from where it copies
+                self.fake_secret = await asyncio.to_thread(self._users.scram_fake_secret)
             # Last: its ACLs and quotas must have been taken over.
             self._mirror = mirror
             if self._error is not None:

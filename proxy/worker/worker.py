@@ -325,9 +325,8 @@ class Worker:
         """Accept clients, as soon as ACLs, quotas and users are known."""
         await self._store_service.known()
         await self.rollout.exchange()
-        fake_secret = self._users.scram_fake_secret()  # a mirror has it from where it copies
         for listener in self._listeners:
-            listener.fake_secret = fake_secret
+            listener.fake_secret = self._store_service.fake_secret
         await self._endpoints.open(self._inputs.listening, self._may_accept)
         self._inputs.heartbeat.serve()
         self.spawn(supervised(self._tick))

@@ -171,7 +171,9 @@ class Serving(Started):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure is not None:  # pytest prints this with the failure
+            print(f"not ready: {self.reasons()}\n{self.log()}")  # noqa: T201
         self.stop()
 
     def stop(self) -> None:

@@ -76,7 +76,7 @@ async def test_a_mirror_is_waited_for(mirror: SqliteMirror) -> None:
     assert (reading.keeper.not_ready(), reading.acls()) == ([], 2)
 
 
-@pytest.mark.parametrize("failing", ["mirror", "version", "acl_version"])
+@pytest.mark.parametrize("failing", ["mirror", "version", "acl_version", "scram_fake_secret"])
 async def test_a_store_that_cannot_be_read_is_not_known(mirror: SqliteMirror, failing: str) -> None:
     """However much of it can: an answer of the brokers is of no use before it is applied."""
     reading = Reading(mirror)
