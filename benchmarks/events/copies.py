@@ -20,6 +20,7 @@ _TIMES = (
 )
 """Fields that are moved, by whole minutes, so that the bits of `active_minutes` stay right."""
 
+_EVENTS_A_FILE = 1_000_000
 
 ALL_FIELDS = {column.name: column.type for column in EVENT_SCHEMA}
 
@@ -38,12 +39,15 @@ def write_copies(
     """Write `copies` of every event in the files of `templates`; return the number of events."""
     spark = make_session(master="local[*]", input_bytes=None)
     events = parsed(spark.read.text(str(templates)), ALL_FIELDS).persist()
-    writer = copied(events, copies=copies, groups=groups, clients=clients).write.mode("overwrite")
+    count = events.count() * copies
+    rows = copied(events, copies=copies, groups=groups, clients=clients)
+    files = max(2, count // _EVENTS_A_FILE)
+    writer = rows.repartition(files, "connection_id").write.mode("overwrite")
     if parquet:
         writer.parquet(str(out))
     else:
         writer.json(str(out))
-    return events.count() * copies
+    return count
 
 
 def copied(templates: DataFrame, *, copies: int, groups: int, clients: int) -> DataFrame:
@@ -62,11 +66,7 @@ def copied(templates: DataFrame, *, copies: int, groups: int, clients: int) -> D
     }
     columns = [column.name for column in EVENT_SCHEMA]
     return (
-        f.broadcast(numbers)
-        .crossJoin(templates)
-        .withColumns(moved | renamed)
-        .select(*columns)
-        .repartition(max(2, copies // 8), "connection_id")
+        f.broadcast(numbers).crossJoin(templates).withColumns(moved | renamed).select(*columns)
         if copies > 1
         else templates.select(*columns)
     )
