@@ -311,7 +311,10 @@ class Analysis:
         if self._totals["suspects"]:
             gaps = "gaps"
             log.view(gaps, rollout.gaps("suspected"))
-        log.keep("evidence", rollout.evidence("events", gaps, "late", "decisions"))
+        log.keep("resets", rollout.resets("events", gaps, "decisions"))
+        log.give("resets")
+        log.keep("renewals", rollout.renewals("events", "late", "resets"))
+        self._engine.keep("evidence", rollout.evidence("resets", "renewals"))
         self._engine.keep("rollout", rollout.stages("evidence", "decisions", "clients"))
 
     def _audit(self) -> None:

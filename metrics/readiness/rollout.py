@@ -20,6 +20,8 @@ from metrics.rollout import (
 
 _SOFTWARE = "client_software_name, client_software_version"
 _KIND = f"principal, client_id, {_SOFTWARE}"
+_LOGIN = is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED)
+_ENFORCED = "enforcement = 'enforce'"
 _READ = f"""connection_id, {_KIND}, kind, timestamp_ms, authentications, authenticate_version,
     close_reason, enforcement, last_request_ms"""
 _PLACE = {stage: place for place, stage in enumerate(Stage)}
@@ -39,52 +41,74 @@ def gaps(events: str) -> str:
         WHERE step > 1"""
 
 
-def evidence(events: str, gap_rows: str, late_rows: str, decision_rows: str) -> str:
-    """One row per kind of client and day on which it was seen, with the re-authentications after
-    the last reset of the day.
+def resets(events: str, gap_rows: str, decision_rows: str) -> str:
+    """One row per client and day: the last reset of its kind of client on that day.
 
-    `late_rows`: connections and numbers of authentications that were not in time. `mode_ms` and
-    `enforced_ms`: times of the last login or re-authentication, and of the last in `enforce`.
+    `stable_id` is the client id of the kind. `mode_ms` and `enforced_ms`: times of the last login
+    or re-authentication, and of the last in `enforce`. `shown`: the client is one of its kind even
+    if it has not re-authenticated in time; a Java client names its software only after its login.
     """
-    logins = is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED)
-    failed = f"""CASE WHEN {logins} THEN coalesce(authenticate_version, 0) < 1
+    failed = f"""CASE WHEN {_LOGIN} THEN coalesce(authenticate_version, 0) < 1
         WHEN kind = '{EventKind.CLOSED}' THEN authentications > 0
             AND coalesce(close_reason IN ({words((*KILLED, *REFUSED))}), false)
         ELSE authentications > 0 AND {
         is_kind(EventKind.FAILED, EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED)
     } END"""
+    shown = "failed OR client_software_name IS NOT NULL OR last_request_ms IS NOT NULL"
     stable = "client_id"
     for pattern, replacement in CHANGING:
         parts = pattern.split("\\")  # how a backslash is quoted differs between engines
         quoted = ", chr(92), ".join(f"'{part}'" for part in parts)
         stable = f"regexp_replace({stable}, concat({quoted}), '{replacement}')"
-    again = f"kind = '{EventKind.REAUTHENTICATED}'"
-    rows = f"""SELECT e.*, {failed} AS failed, {logins} AS login,
-            {again} AND l.connection_id IS NULL AS renewed
-        FROM (SELECT {_READ}, false AS gap FROM {events} WHERE principal IS NOT NULL
-            UNION ALL SELECT {_READ}, true FROM {gap_rows} WHERE principal IS NOT NULL) AS e
-        LEFT JOIN {late_rows} AS l ON {again} AND e.connection_id = l.connection_id
-            AND e.authentications = l.number"""
-    # A Java client names its software only after its login. Most events become one row.
-    at = "CASE WHEN failed OR renewed OR gap THEN timestamp_ms END"
-    times = f"""SELECT principal, {stable} AS client_id, {_SOFTWARE},
-            {day_of("timestamp_ms")} AS day, {at} AS at_ms, bool_or(renewed) AS renewed,
-            bool_or(failed) AS failed, bool_or(failed OR gap) AS reset,
-            max(CASE WHEN login THEN timestamp_ms END) AS mode_ms,
-            max(CASE WHEN login AND enforcement = 'enforce' THEN timestamp_ms END) AS enforced_ms
-        FROM ({rows}) AS rows
-        WHERE failed OR renewed OR client_software_name IS NOT NULL OR last_request_ms IS NOT NULL
-        GROUP BY {_KIND}, {day_of("timestamp_ms")}, {at}"""
+    seen = f"""SELECT {_KIND}, day, {stable} AS stable_id, bool_or({shown}) AS shown,
+            max(CASE WHEN failed THEN timestamp_ms END) AS failed_ms,
+            max(CASE WHEN failed OR gap THEN timestamp_ms END) AS reset_ms,
+            max(CASE WHEN {_LOGIN} AND ({shown}) THEN timestamp_ms END) AS mode_ms,
+            max(CASE WHEN {_LOGIN} AND ({shown}) AND {_ENFORCED} THEN timestamp_ms END)
+                AS enforced_ms
+        FROM (SELECT *, {failed} AS failed, {day_of("timestamp_ms")} AS day
+            FROM (SELECT {_READ}, false AS gap FROM {events}
+                UNION ALL SELECT {_READ}, true FROM {gap_rows}) AS read
+            WHERE principal IS NOT NULL) AS rows GROUP BY {_KIND}, day"""
     demoted = f"""SELECT principal AS who, day AS demoted_on, max(timestamp_ms) AS demoted_ms
         FROM {decision_rows} WHERE demoted GROUP BY principal, day"""
-    with_resets = f"""SELECT t.*, greatest(d.demoted_ms, max(CASE WHEN reset THEN at_ms END)
-            OVER (PARTITION BY {_KIND}, day)) AS reset_ms
-        FROM ({times}) AS t LEFT JOIN ({demoted}) AS d ON principal = who AND day = demoted_on"""
-    counted = "CASE WHEN renewed AND at_ms > coalesce(reset_ms, 0) THEN at_ms END"
-    return f"""SELECT {_KIND}, day, max(CASE WHEN failed THEN at_ms END) AS failed_ms,
-        max(reset_ms) AS reset_ms, count(DISTINCT {counted}) AS renewed,
-        min({counted}) AS first_ms, max({counted}) AS last_ms, max(mode_ms) AS mode_ms,
-        max(enforced_ms) AS enforced_ms FROM ({with_resets}) AS known GROUP BY {_KIND}, day"""
+    return f"""SELECT {_KIND}, day, stable_id, shown, failed_ms, mode_ms, enforced_ms,
+        greatest(demoted_ms, max(reset_ms) OVER (
+            PARTITION BY principal, stable_id, {_SOFTWARE}, day)) AS reset_ms
+        FROM ({seen}) AS seen LEFT JOIN ({demoted}) AS demotions
+        ON principal = who AND day = demoted_on"""
+
+
+def renewals(events: str, late_rows: str, reset_rows: str) -> str:
+    """One row per kind of client and day with re-authentications in time; those after the last
+    reset of the day are counted.
+
+    Unlike in the proxy, two at the same millisecond count twice: to count times, all of them would
+    have to be sorted. `late_rows`: connections and numbers of authentications that were not in
+    time.
+    """
+    counted = "CASE WHEN timestamp_ms > coalesce(reset_ms, 0) THEN timestamp_ms END"
+    same = " AND ".join(f"e.{name} IS NOT DISTINCT FROM r.{name}" for name in _KIND.split(", "))
+    again = f"kind = '{EventKind.REAUTHENTICATED}' AND principal IS NOT NULL"
+    kind = "r.principal, stable_id, r.client_software_name, r.client_software_version, day"
+    return f"""SELECT {kind},
+        max(reset_ms) AS reset_ms, count({counted}) AS renewed,
+        min({counted}) AS first_ms, max({counted}) AS last_ms, max(timestamp_ms) AS mode_ms,
+        max(CASE WHEN {_ENFORCED} THEN timestamp_ms END) AS enforced_ms
+        FROM (SELECT * FROM {events} WHERE {again}) AS e
+        ANTI JOIN {late_rows} AS l
+            ON e.connection_id = l.connection_id AND e.authentications = l.number
+        JOIN {reset_rows} AS r ON {same} AND {day_of("e.timestamp_ms")} = r.day GROUP BY {kind}"""
+
+
+def evidence(reset_rows: str, renewal_rows: str) -> str:
+    """One row per kind of client and day on which it was seen."""
+    return f"""SELECT principal, stable_id AS client_id, {_SOFTWARE}, day,
+        max(failed_ms) AS failed_ms, max(reset_ms) AS reset_ms,
+        coalesce(max(renewed), 0) AS renewed, max(first_ms) AS first_ms, max(last_ms) AS last_ms,
+        max(mode_ms) AS mode_ms, max(enforced_ms) AS enforced_ms
+        FROM (SELECT * EXCLUDE (client_id, shown) FROM {reset_rows} WHERE shown
+            UNION ALL BY NAME FROM {renewal_rows}) AS seen GROUP BY ALL"""
 
 
 def stages(evidence_rows: str, decision_rows: str, client_rows: str) -> str:
