@@ -71,6 +71,7 @@ _MACROS = {
     "named_struct(one, first, other, second)": "struct_pack(a := first, b := second)",
     "xxhash64(a, b, c, d, e, f)": """CAST(hash(a, b, c, d, e, f) >> 1 AS BIGINT),
         (a, b, c, d, e, f, g) AS CAST(hash(a, b, c, d, e, f, g) >> 1 AS BIGINT)""",
+    "nvl(value, replacement)": "value",  # used only for hashes; DuckDB's hash distinguishes null
     "regexp_replace(text, pattern, other)": "system.main.regexp_replace(text, pattern, other, 'g')",
     "collect_list(value)": "coalesce(list(value) FILTER (WHERE value IS NOT NULL), [])",
     "collect_set(value)": "coalesce(list(DISTINCT value) FILTER (WHERE value IS NOT NULL), [])",

@@ -100,6 +100,7 @@ def sessions(
         "login_failures": Occurrence.LOGIN_FAILURE,
         "closed": Occurrence.CLOSED,
         "left_out": Occurrence.LEFT_OUT,
+        "uncounted": Occurrence.UNCOUNTED,
     }
     return f"""SELECT connection_id, alike, {", ".join((*LEAST, *GREATEST))},
         i.* EXCLUDE (connection_id), o.past_end_ms, t.throttled_ms, t.throttled_by,
@@ -193,7 +194,7 @@ def client_days(
             WHERE past = 1 AND renewed + killed = 0 AND last_day IS NOT NULL) AS r
         JOIN {session_rows} AS s ON r.connection_id = s.connection_id
         WHERE s.principal IS NOT NULL
-            AND (r.in_time OR (s.ended_by IS NULL AND coalesce(s.counts_expired, 0) = 0))"""
+            AND (r.in_time OR (s.ended_by IS NULL AND s.uncounted > 0))"""
     of_day = f"""SELECT day, {key}, max(failed_on) AS failed_on, max(again_on) AS again_on,
         max(unknown_on) AS unknown_on,
         min(CASE WHEN version < 1 THEN day END) AS old_on,

@@ -54,7 +54,10 @@ IDENTITY = (*CLIENT_KEY, *_PLACE, *_VERSIONS)
 
 
 class Occurrence(IntFlag):
-    """Things that happened at least once to a connection: a bit each in the column `saw`."""
+    """Things that happened at least once to a connection: a bit each in the column `saw`.
+
+    The same column has a bit for each hour of the day in which there was an event.
+    """
 
     KILLED = 1
     REAUTH_FAILURE = 2
@@ -78,7 +81,14 @@ class Occurrence(IntFlag):
     """The connection is beyond the bound of its client, and its single events are not read."""
     LOST_LOGIN = 8192
     """The broker was lost during the first login, which says nothing about the client."""
+    UNCOUNTED = 16384
+    """An event after a login lacks the counter `expired_requests`."""
 
+
+_FIRST_HOUR = 16
+"""Number of the bit of `saw` for the first hour of a day; those of the other hours follow."""
+_HOURS = 2 ** (_FIRST_HOUR + 24) - 2**_FIRST_HOUR
+"""All bits of hours."""
 
 ADDED = "alike-"
 """Start of the name of a row of several connections; no id of a connection begins so."""
@@ -155,14 +165,14 @@ def is_added() -> str:
 
 def _texts(names: tuple[str, ...]) -> str:
     """Return the SQL for columns of text to hash."""
-    return ", ".join(f"coalesce({name}, {_NO_TEXT})" for name in names)
+    return ", ".join(f"nvl({name}, {_NO_TEXT})" for name in names)
 
 
 _CLIENT = f"""(xxhash64({_SALT}, {_texts(CLIENT_KEY)}) & {MAX_INT64})
     * CASE WHEN principal IS NULL THEN -1 ELSE 1 END"""
 """The hash of a client, negative before its login; only the engine that made it understands it."""
 _IDENTITY_ID = f"""(xxhash64(client, {_texts(_PLACE)},
-    {", ".join(f"coalesce({name}, -1)" for name in _VERSIONS)}) & {MAX_INT64})"""
+    {", ".join(f"nvl({name}, -1)" for name in _VERSIONS)}) & {MAX_INT64})"""
 """The hash of an identity, from that of its client."""
 _ENDS = f"({is_kind(EventKind.CLOSED)} OR final)"
 _GAP = "CASE WHEN again THEN since_auth_ms END"
@@ -172,9 +182,13 @@ _FAILED_AGAIN = f"""CASE WHEN announced_lifetime_ms > 0
     ELSE {Occurrence.REAUTH_FAILURE.value} END"""
 _FAILURE = f"""CASE WHEN authentications > 0 THEN {_FAILED_AGAIN}
     ELSE {Occurrence.LOGIN_FAILURE.value} END"""
-_SAW = f"""CASE WHEN dropped_versions IS NOT NULL
+_SAW = f"""shiftleft(CAST(1 AS BIGINT), {_FIRST_HOUR} + CAST(floor(
+        timestamp_ms % {DAY_MS} / {_HOUR_MS}) AS INT)) |
+    CASE WHEN dropped_versions IS NOT NULL
     THEN {Occurrence.DROPPED_VERSION.value} ELSE 0 END |
-    CASE WHEN expired_requests > 0 THEN {Occurrence.EXPIRED_USE.value} ELSE 0 END |
+    CASE WHEN expired_requests > 0 THEN {Occurrence.EXPIRED_USE.value}
+        WHEN expired_requests IS NULL AND authentications > 0
+        THEN {Occurrence.UNCOUNTED.value} ELSE 0 END |
     CASE WHEN throttled_ms > 0 THEN {Occurrence.THROTTLED.value} ELSE 0 END |
     CASE WHEN groups IS NOT NULL THEN {Occurrence.GROUP.value} ELSE 0 END |
     CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED} | CASE
@@ -212,8 +226,6 @@ LEAST = {
     "least_announced_ms": "nullif(announced_lifetime_ms, 0)",
     "shortest_gap_ms": _GAP,
     "opened_ms": "connected_ms",
-    "counts_expired": """CASE WHEN authentications > 0
-        THEN CASE WHEN expired_requests IS NULL THEN 0 ELSE 1 END END""",
     "first_event_ms": "timestamp_ms",
     "first_sequence": "sequence",
 }
@@ -233,11 +245,8 @@ GREATEST = {
     "identity_id": f"CASE WHEN ends THEN {_IDENTITY_ID} END",
 }
 """The columns that become a maximum, except `identity_id`, which is that of the last end."""
-BITS = {
-    "saw": _SAW,
-    "hours": f"shiftleft(1, CAST(floor(timestamp_ms % {DAY_MS} / {_HOUR_MS}) AS INT))",
-}
-"""The columns that are aggregated with a bitwise OR."""
+BITS = {"saw": _SAW}
+"""The column that is aggregated with a bitwise OR."""
 
 
 def usage(source: str, *, both_views: bool, lifetimes_ms: tuple[int, ...] = ()) -> str:
@@ -255,6 +264,7 @@ def usage(source: str, *, both_views: bool, lifetimes_ms: tuple[int, ...] = ()) 
     columns |= _aggregates(SUMMED, LEAST, GREATEST | {"client": "client"}, BITS)
     if not both_views:  # a complete connection has an event for each
         columns["would_be_kills_in_summaries"] = "CAST(0 AS BIGINT)"
+        columns["summary_requests"] = "CAST(0 AS BIGINT)"
     found = f"""SELECT problem, named AS connection_id, day, {_aliased(columns)}
         FROM ({rows}) AS aged GROUP BY problem, named, day"""
     if both_views:
@@ -323,8 +333,8 @@ def _bounded(found: str, lifetimes_ms: tuple[int, ...]) -> str:
     # the same classes of length as in `sessions.session_lengths`
     length = f"CAST(ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})) AS BIGINT)"
     hasty = f"CASE WHEN shortest_gap_ms < {MIN_REAUTH_INTERVAL_MS} THEN 1 ELSE 0 END"
-    traits = f"""(((saw * 3 + least(authentications, 2)) * 64 + {length}) * 2 + {hasty}) *
-        {len(lifetimes_ms) + 1} + {outlasted}"""
+    traits = f"""((((saw & {2**_FIRST_HOUR - 1}) * 3 + least(authentications, 2)) * 64 + {length})
+        * 2 + {hasty}) * {len(lifetimes_ms) + 1} + {outlasted}"""
     # grouping by numbers costs less than by names
     plain = f"""SELECT problem, day, traits, kind, {_added()}, max(client) AS client,
         CASE WHEN kind = 0 THEN concat('{ADDED}', whose, '-', day, '-', traits) ELSE name END
@@ -400,8 +410,8 @@ def _is_complete(more: int = 0) -> str:
     Only occurrences of harmless connections, and those of `more`, are allowed.
     """
     known = Occurrence.CLOSED | Occurrence.SUMMARY | Occurrence.DENIAL | Occurrence.GROUP
-    known |= Occurrence.DROPPED_VERSION | Occurrence.LOGIN_FAILURE
-    harmless = known.value | more
+    known |= Occurrence.DROPPED_VERSION | Occurrence.LOGIN_FAILURE | Occurrence.UNCOUNTED
+    harmless = _HOURS | known.value | more
     return f"""problem IS NULL AND ended_sequence = last_sequence
         AND authentication_events = authentications AND ({occurred(Occurrence.CLOSED)})
         AND (saw | {harmless}) = {harmless} AND first_sequence = 0 AND {_is_run()}
@@ -506,9 +516,9 @@ def observed(usage_rows: str, session_rows: str) -> str:
 
     Hours without events are not covered. The first and the last hour may be covered in part.
     """
-    hours = f"""SELECT {total("bit_count(hours)")} AS hours, min(first_ms) AS from_ms,
+    hours = f"""SELECT {total(f"bit_count(saw & {_HOURS})")} AS hours, min(first_ms) AS from_ms,
             max(last_ms) AS to_ms
-        FROM (SELECT bit_or(hours) AS hours, min(first_event_ms) AS first_ms,
+        FROM (SELECT bit_or(saw) AS saw, min(first_event_ms) AS first_ms,
             max(last_event_ms) AS last_ms FROM {usage_rows} GROUP BY day) AS days"""
     return f"""SELECT s.connections, s.left_out, h.from_ms, h.to_ms,
         least(h.to_ms - h.from_ms, h.hours * {_HOUR_MS}) AS covered_ms
