@@ -42,8 +42,8 @@ MAX_EXPANSION: Final = 200
 a malicious file to a thousandth."""
 PORTION_BYTES: Final = 128 * 1024 * 1024
 """Size of a portion in bytes."""
-PORTION_COMMAS: Final = 3_000_000
-"""Number of commas in a portion, as in about 60,000 events. It bounds the elements of lists: one of
+PORTION_COMMAS: Final = 1_500_000
+"""Number of commas in a portion, as in about 30,000 events. It bounds the elements of lists: one of
 three bytes, `{},`, takes over a hundred in DuckDB."""
 
 _UNREADABLE: Final = b"{}\n"
