@@ -42,11 +42,12 @@ def gaps(events: str) -> str:
 
 
 def resets(events: str, gap_rows: str, decision_rows: str) -> str:
-    """One row per client and day: the last reset of its kind of client on that day.
+    """One row per client and day, with the last reset of its kind of client on that day.
 
     `stable_id` is the client id of the kind. `mode_ms` and `enforced_ms`: times of the last login
-    or re-authentication, and of the last in `enforce`. `shown`: the client is one of its kind even
-    if it has not re-authenticated in time; a Java client names its software only after its login.
+    or re-authentication, and of the last in `enforce`. A row that is not `shown` counts only if the
+    client re-authenticated in time: a Java client names its software only after its login, so its
+    first events are of another kind.
     """
     failed = f"""CASE WHEN {_LOGIN} THEN coalesce(authenticate_version, 0) < 1
         WHEN kind = '{EventKind.CLOSED}' THEN authentications > 0
@@ -83,9 +84,9 @@ def renewals(events: str, late_rows: str, reset_rows: str) -> str:
     """One row per kind of client and day with re-authentications in time; those after the last
     reset of the day are counted.
 
-    Unlike in the proxy, two at the same millisecond count twice: to count times, all of them would
-    have to be sorted. `late_rows`: connections and numbers of authentications that were not in
-    time.
+    Unlike in the proxy, two in the same millisecond count twice, because counting distinct times
+    would need memory for each. `late_rows`: connections and numbers of authentications that were
+    not in time.
     """
     counted = "CASE WHEN timestamp_ms > coalesce(reset_ms, 0) THEN timestamp_ms END"
     same = " AND ".join(f"e.{name} IS NOT DISTINCT FROM r.{name}" for name in _KIND.split(", "))
