@@ -126,7 +126,7 @@ BULK = 0.1
 _HOUR_MS = 3_600_000
 
 _NO_TEXT = "'\u2400'"
-"""Text that represents null in a hash."""
+"""Text that represents null in Spark's hashes, which would skip it."""
 _SALT = secrets.randbits(31)
 """Start of each hash: no client can choose names with the hash of another principal's client."""
 
